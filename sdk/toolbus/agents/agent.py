@@ -47,8 +47,7 @@ from toolbus.tools.middleware import Middleware, checked_middlewares
 from toolbus.tools.tool_run import LOCAL
 from toolbus.tools.toolkit import Toolkit, checked_records
 from toolbus.turns.agent_state import AgentState
-from toolbus.turns.approval_queue import ApprovalQueue
-from toolbus.turns.approvals import Approver
+from toolbus.turns.approvals import ApprovalQueue, Approver
 from toolbus.turns.builders import (
     AnyBuilder,
     ToolkitConfig,

@@ -17,9 +17,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
 
 from toolbus.chunks.json_values import packed_json
 from toolbus.errors import (
@@ -31,6 +31,7 @@ from toolbus.errors import (
 )
 from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.plain import decision_details
+from toolbus.permissions.rule import Rule
 from toolbus.tools.middleware import ToolCall
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.untrusted_text import json_text, printable
@@ -38,12 +39,27 @@ from toolbus.untrusted_text import json_text, printable
 if TYPE_CHECKING:  # most programs have no permissions
     from toolbus.permissions.decision import JudgedCall, PermissionDecision
     from toolbus.permissions.permissions import Permissions
-    from toolbus.permissions.rule import Rule
 
-__all__ = ["Answer", "AskTool", "CallDecision", "Judged", "judge", "of_same_reach"]
+__all__ = [
+    "ApprovalDecision",
+    "ApprovalScope",
+    "ApprovalState",
+    "AskTool",
+    "CallDecision",
+    "InForce",
+    "Judged",
+    "judge",
+    "of_same_reach",
+]
 
 AskTool: TypeAlias = Callable[[tuple[str, ...]], Awaitable[Assessment]]
 """Asks the tool of a call about its input, and about patterns of rules."""
+InForce: TypeAlias = "Callable[[str], Permissions]"
+"""Returns the permissions that are in force now, by the tool that a call reaches; "" where its tool
+does not forward, or it is not known yet."""
+ApprovalScope: TypeAlias = Literal["once", "state"]
+"""For what a decision holds: for this call, or for the state of the agent."""
+_SCOPES = ("once", "state")
 # A person decides about one input; after so many requests what is still asked counts as answered.
 _MAX_REQUESTS = 2
 _MAX_REASON_CHARS = 2_000
@@ -67,47 +83,93 @@ class Judged(NamedTuple):
         return source, self.decision.rule, self.assessment.message if source == "tool" else ""
 
 
-class Answer(Protocol):
-    """What a person says: an `ApprovalDecision`."""
+@dataclass(frozen=True, slots=True)
+class ApprovalDecision:
+    """What a person decided: made by `ApprovalDecision.allow` or `ApprovalDecision.deny`."""
+
+    is_allowed: bool
+    """Whether the call may run."""
+    scope: ApprovalScope = "once"
+    """Whether it holds for this call or for the state of the agent."""
+    rule: Rule | tuple[Rule, ...] | None = None
+    """What is granted with the scope "state": a rule, or several for the parts of one input; None
+    stands for exactly this call."""
+    arguments: Mapping[str, Any] | None = None
+    """The arguments to run it with in place of those asked about."""
+    reason: str = ""
+    """Why not, in the words of the person; a model reads it."""
+
+    @classmethod
+    def allow(
+        cls,
+        scope: ApprovalScope = "once",
+        rule: Rule | tuple[Rule, ...] | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> Self:
+        """Return the decision that the call may run.
+
+        Args:
+            scope: "once" is for this call. "state" is for all calls of this principal with the
+                same `AgentState`: those that `rule` covers, or, without a rule, those of this tool
+                with exactly these arguments; of a tool that works in folders (`tool.workdirs`) in
+                the same folders alone.
+            rule: One of `ApprovalRequest.decision.suggestions`, all of them, or another allow rule
+                of this tool alone. An input of several parts needs a rule for each, to be allowed
+                later.
+            arguments: Changed arguments. They are validated and judged before the call runs.
+
+        Raises `ValueError` for an unknown scope, a rule with the scope "once", and an empty tuple.
+        """
+        if scope not in _SCOPES:
+            raise ValueError(f'scope must be "once" or "state", not {scope!r}')
+        if rule is not None and scope != "state":
+            raise ValueError('a rule is granted with scope="state"')
+        if rule == ():
+            raise ValueError("an empty tuple of rules grants nothing")
+        return cls(True, scope, rule, arguments)
 
     @property
-    def is_allowed(self) -> bool:
-        """Whether the call may run."""
+    def rules(self) -> tuple[Rule, ...]:
+        """The rules that are granted; none stands for exactly this call."""
+        if self.rule is None:
+            return ()
+        return self.rule if isinstance(self.rule, tuple) else (self.rule,)
 
-    @property
-    def reason(self) -> str:
-        """Why not."""
-
-    @property
-    def arguments(self) -> Mapping[str, Any] | None:
-        """The arguments to run it with, if they are others."""
-
-
-A = TypeVar("A", bound=Answer)
+    @classmethod
+    def deny(cls, reason: str = "") -> Self:
+        """Return the decision that the call may not run, with a reason for the model."""
+        return cls(False, reason=reason)
 
 
-class CallDecision(Generic[A]):
-    """The decision about one call over all its attempts. A turn and a host have a subclass each."""
+@dataclass(slots=True, eq=False)
+class ApprovalState:
+    """What is known of one call over its attempts."""
 
+    denial: RoomException | None = None
+    """Why it may not run: what was denied once stays denied, whatever a middleware tries."""
+    asked: bytes = b""
+    """The packed arguments of the first request to a person."""
+    allowed: bytes = b""
+    """The packed arguments that the person allows: the same, or changed ones."""
+    answered: frozenset[tuple[str, Rule | None, str]] = frozenset()
+    """The asks that are answered for these."""
+    answers: tuple[tuple[ApprovalDecision, Judged], ...] = ()
+    """What grants something as soon as the call may run."""
+    requests: int = 0
+    changes: int = 0
+
+
+class CallDecision:
+    """The decision about one attempt of a call. A turn and a host have a subclass each."""
+
+    state: ApprovalState
+    """What is known of the call."""
     via: ToolInfo | None = None
     """The tool that was called and named this one, if it was not called itself."""
-
-    def __init__(self) -> None:
-        self.judged: Judged | None = None
-        """What was decided last."""
-        self.arguments: bytes = b""
-        """The packed arguments of the latest attempt, or what a person has made of them."""
-        self._denial: RoomException | None = None
-        self._asked = b""
-        """The arguments of the first request to a person."""
-        self._allowed = b""
-        """The arguments that the person allows: the same, or changed ones."""
-        self._answered: set[tuple[str, Rule | None, str]] = set()
-        """The asks that are answered for these."""
-        self._answers: list[tuple[A, Judged]] = []
-        """What grants something as soon as the call may run."""
-        self._requests = 0
-        self._changes = 0
+    judged: Judged | None = None
+    """What was decided last."""
+    arguments: bytes
+    """The packed arguments of the attempt, or what a person has made of them."""
 
     # What differs between a turn and a host
 
@@ -116,8 +178,8 @@ class CallDecision(Generic[A]):
         """Return the call with these arguments: a copy, since all who get it may keep it."""
 
     @abstractmethod
-    def in_force(self, call: ToolCall, reaches: str) -> Permissions:
-        """Return the permissions in force now, by the tool that the call reaches, or empty."""
+    def in_force(self, call: ToolCall) -> InForce:
+        """Return what gives the permissions in force for the call."""
 
     @abstractmethod
     async def ask_tool(self, call: ToolCall, patterns: tuple[str, ...]) -> Assessment:
@@ -128,13 +190,10 @@ class CallDecision(Generic[A]):
         return nullcontext(False)
 
     @abstractmethod
-    async def ask(self, judged: Judged) -> A:
+    async def ask(self, judged: Judged) -> ApprovalDecision:
         """Ask a person. Raises `PermissionDenied` without one, and `ApprovalExpired`."""
 
-    def check_answer(self, answer: A, judged: Judged) -> None:
-        """Raise `PermissionDenied` for an answer that grants what is not this call."""
-
-    def grant(self, answer: A, judged: Judged) -> None:
+    def grant(self, answer: ApprovalDecision, judged: Judged) -> None:
         """Grant what an answer allows beyond this call."""
 
     @abstractmethod
@@ -150,17 +209,16 @@ class CallDecision(Generic[A]):
     async def decide(self, packed: bytes) -> Judged:
         """Return what may run of an attempt with these arguments, as soon as it may.
 
-        A call that was denied once stays denied, whatever a middleware tries.
-
         Raises:
             PermissionDenied: A rule, the mode or the tool denies it, or nobody can be asked.
             ApprovalDenied: A person denies it.
             ApprovalExpired: No person has answered in time.
             InvalidArguments: The arguments are invalid.
         """
-        self.arguments = self._allowed if packed == self._asked else packed
-        if self._denial is not None:
-            raise self._denial
+        state = self.state
+        self.arguments = state.allowed if packed == state.asked else packed
+        if state.denial is not None:
+            raise state.denial
         try:
             judged = await self._judge()
             if not self._needs_person(judged):
@@ -170,12 +228,12 @@ class CallDecision(Generic[A]):
                     judged = await self._judge()
                 while self._needs_person(judged):
                     judged = await self._ask(judged)
-                for answer, of in self._answers:
+                for answer, of in state.answers:
                     self.grant(answer, of)
-                self._answers.clear()
+                state.answers = ()
             return judged
         except (PermissionDenied, ApprovalDenied, ApprovalExpired) as error:
-            self._denial = error
+            state.denial = error
             raise
 
     def _needs_person(self, judged: Judged) -> bool:
@@ -186,8 +244,9 @@ class CallDecision(Generic[A]):
             raise PermissionDenied(decision.reason, executed="no", details=self.details(decision))
         if decision.behavior == "allow":
             return False
-        is_answered = judged.asks in self._answered or self._requests >= _MAX_REQUESTS
-        return judged.packed != self._allowed or not is_answered
+        state = self.state
+        is_answered = judged.asks in state.answered or state.requests >= _MAX_REQUESTS
+        return judged.packed != state.allowed or not is_answered
 
     async def _ask(self, judged: Judged) -> Judged:
         """Ask a person, and judge what the answer allows."""
@@ -195,6 +254,7 @@ class CallDecision(Generic[A]):
         self.note_denial("approval")  # for a call that ends before an answer comes
         try:
             answer = await self.ask(judged)
+            _check(answer, judged)
         except (PermissionDenied, ApprovalExpired) as error:
             if isinstance(error, PermissionDenied):
                 self.note_denial(decision.by)
@@ -208,29 +268,31 @@ class CallDecision(Generic[A]):
             text = f"a person denied this call{quote}"
             raise ApprovalDenied(text, executed="no", details=details)
         is_changed = self._take_changes(judged, answer)
-        if judged.packed != self._allowed:  # the first request about these arguments
-            self._asked = judged.packed
-            self._answered.clear()
-            self._answers.clear()
-            self._requests = 0
-        self._allowed = self.arguments
-        self._answered.add(judged.asks)
-        self._requests += 1
+        state = self.state
+        if judged.packed != state.allowed:  # the first request about these arguments
+            state.asked = judged.packed
+            state.answered = frozenset()
+            state.answers = ()
+            state.requests = 0
+        state.allowed = self.arguments
+        state.answered |= {judged.asks}
+        state.requests += 1
         try:
             judged_again = await self._judge()
         except InvalidArguments as error:
             if is_changed:
                 error.message = f"a person has changed the arguments: {error.message}"
             raise
-        try:
-            self.check_answer(answer, judged_again)
-        except PermissionDenied:
-            self.note_denial(decision.by)
-            raise
-        self._answers.append((answer, judged_again))
+        if answer.scope == "state":
+            try:
+                _check(answer, judged_again)
+            except PermissionDenied:
+                self.note_denial(decision.by)
+                raise
+            state.answers += ((answer, judged_again),)
         return judged_again
 
-    def _take_changes(self, judged: Judged, answer: A) -> bool:
+    def _take_changes(self, judged: Judged, answer: ApprovalDecision) -> bool:
         """Take the arguments of an answer; return whether they are others."""
         if answer.arguments is None:
             return False
@@ -242,8 +304,8 @@ class CallDecision(Generic[A]):
         self.arguments = packed_json("the changed arguments", changed)
         if self.arguments == judged.packed:
             return False
-        self._changes += 1
-        if self._changes > 1:
+        self.state.changes += 1
+        if self.state.changes > 1:
             self.note_denial("person")
             text = "the person has changed the arguments of this call a second time"
             raise PermissionDenied(text, executed="no", details=self.details(judged.decision))
@@ -253,7 +315,7 @@ class CallDecision(Generic[A]):
         """Decide about the arguments as they are now, and what the tool says about them."""
         packed = self.arguments
         call = self.call_with(packed)
-        in_force = partial(self.in_force, call)
+        in_force = self.in_force(call)
         decision, assessment = await judge(in_force, call, partial(self.ask_tool, call))
         if self.via is not None:
             # Rules that deny or ask about the tool that named this one hold too; none that allows.
@@ -264,18 +326,54 @@ class CallDecision(Generic[A]):
         return self.judged
 
 
+def _check(decision: Any, judged: Judged) -> None:
+    """Raise `PermissionDenied` for what is not a decision of a person, or grants other calls."""
+    if not isinstance(decision, ApprovalDecision):
+        raise _mistake(f"it returned {type(decision).__name__} in place of an ApprovalDecision")
+    if not isinstance(decision.is_allowed, bool) or not isinstance(decision.reason, str):
+        raise _mistake("its ApprovalDecision was made by neither ApprovalDecision.allow nor .deny")
+    if decision.scope not in _SCOPES:
+        raise _mistake("the scope of its ApprovalDecision is neither once nor state")
+    if not isinstance(decision.arguments, Mapping | None):
+        raise _mistake("the arguments of its ApprovalDecision are not one mapping")
+    if decision.rule == ():
+        raise _mistake("its ApprovalDecision grants an empty tuple of rules")
+    for rule in decision.rules:
+        _check_rule(rule, judged.call, judged.assessment.reaches)
+
+
+def _check_rule(rule: Any, call: ToolCall, reaches: str) -> None:
+    """Raise `PermissionDenied` for a rule that is beyond the call that was asked about."""
+    if not isinstance(rule, Rule):
+        raise _mistake(f"the rule of its ApprovalDecision is {type(rule).__name__}")
+    from toolbus.permissions.permissions import Permissions
+
+    target = reaches or call.tool.name
+    if rule.behavior != "allow" or rule.tool != target:
+        raise _mistake(f"it granted the rule {rule}, which is not an allow rule of {target} alone")
+    # The engine itself says whether owner, principal and caller of the rule are those of the call.
+    rules = [replace(rule, match=None), Rule(behavior="allow", tool=call.tool.name)]
+    only = Permissions("dont_ask", rules if reaches else rules[:1])
+    if only.decide(call, Assessment("pass", reaches=reaches)).behavior != "allow":
+        raise _mistake(f"it granted the rule {rule}, which does not cover this call")
+
+
+def _mistake(what: str) -> PermissionDenied:
+    text = f"the approver of the turn made a mistake: {what}"
+    return PermissionDenied(text, executed="no", details={"cause": "ApprovalDecision"})
+
+
 def _strictness(decision: PermissionDecision) -> int:
     return ("allow", "ask", "deny").index(decision.behavior)
 
 
 async def judge(
-    in_force: Callable[[str], Permissions], call: JudgedCall, ask: AskTool
+    in_force: InForce, call: JudgedCall, ask: AskTool
 ) -> tuple[PermissionDecision, Assessment]:
     """Ask the tool of a call as often as the rules need it, and decide.
 
     Args:
-        in_force: Returns the permissions, by the tool that the call reaches; "" where its tool does
-            not forward, or it is not known yet. Others may be in force after each question.
+        in_force: Returns the permissions; others may be in force after each question.
         call: The call.
         ask: Asks its tool. What it raises is raised.
 

@@ -22,10 +22,18 @@ from toolbus.permissions.plain import (
 )
 from toolbus.tools.assessing import assessed
 from toolbus.tools.context import ToolContext, run_of
-from toolbus.tools.decisions import CallDecision, Judged, judge, of_same_reach
+from toolbus.tools.decisions import (
+    ApprovalState,
+    CallDecision,
+    InForce,
+    Judged,
+    judge,
+    of_same_reach,
+)
 from toolbus.tools.middleware import ToolCall
 from toolbus.tools.tool import Tool, read_in_time
 from toolbus.tools.tool_info import ToolInfo
+from toolbus.tools.tool_run import ToolRun
 from toolbus.untrusted_text import printable
 from toolbus.wire import unpack_body
 from toolbus.wire.manifest import ToolkitManifest
@@ -84,19 +92,20 @@ class Inquiry:
         return self._answer
 
 
-class _PolicyDecision(CallDecision[Never]):
+class _PolicyDecision(CallDecision):
     """What one policy decides about the call of an inquiry."""
 
     def __init__(self, policy: Permissions, inquiry: Inquiry) -> None:
-        super().__init__()
+        self.state = ApprovalState()
         self._policy = policy
         self._inquiry = inquiry
+        self.run: ToolRun = run_of(inquiry.call.context)
 
     def call_with(self, packed: bytes) -> ToolCall:
         return self._inquiry.call
 
-    def in_force(self, call: ToolCall, reaches: str) -> Permissions:
-        return self._policy
+    def in_force(self, call: ToolCall) -> InForce:
+        return lambda _: self._policy
 
     async def ask_tool(self, call: ToolCall, patterns: tuple[str, ...]) -> Assessment:
         return await self._inquiry.ask(patterns)
@@ -106,10 +115,11 @@ class _PolicyDecision(CallDecision[Never]):
 
     def note(self, word: Decision, by: str) -> None:
         """Let the record of the call show what was decided, and by what."""
-        run = run_of(self._inquiry.call.context)
+        run = self.run
         if self.judged is not None:
             run.decision = self.judged.decision
-            by = f"policy: {run.decision.by}"
+            if run.recording is not None:
+                by = f"policy: {run.decision.by}"
         if run.recording is not None:
             run.recording.decide(word, by)
 
@@ -148,11 +158,11 @@ class PolicyJudge:
 
 
 async def _enforce(policy: Permissions, inquiry: Inquiry, packed: bytes) -> None:
-    run = run_of(inquiry.call.context)
     decision = _PolicyDecision(policy, inquiry)
     try:
         await decision.decide(packed)
     except RoomException as error:
+        run = decision.run
         # An attempt before this one may have run it: a middleware makes several.
         error.executed = run.executed if run.entered else "no"
         if decision.judged is not None:

@@ -1,28 +1,35 @@
-"""What a turn asks a person about one call, and what the person decides."""
+"""What a turn asks a person about one call; one request is open at a time."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from toolbus.bounded_logging import bounded_logger
+from toolbus.chunks.json_values import shown
+from toolbus.client.call_options import MAX_TIMEOUT_S, is_time
+from toolbus.concurrency.tasks import retrieve_error
+from toolbus.errors import ApprovalExpired, PermissionDenied, Unavailable
 from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.decision import PermissionDecision
-from toolbus.permissions.rule import Rule
 from toolbus.public_names import missing
+from toolbus.tools.decisions import ApprovalDecision
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.turns.tool_use import ToolUse
+from toolbus.turns.turn_calls import TurnCall
 
-__all__ = [
-    "ApprovalDecision",
-    "ApprovalRequest",
-    "ApprovalScope",
-    "Approver",
-]
+__all__ = ["ApprovalDecision", "ApprovalQueue", "ApprovalRequest", "Approver"]
 
-ApprovalScope: TypeAlias = Literal["once", "state"]
-"""For what a decision holds: for this call, or for the state of the agent."""
-_SCOPES = ("once", "state")
+
+_logger = bounded_logger(__name__)
+# An approver that is cancelled puts a terminal back in order. A turn waits 5 s for the end of a
+# call.
+_END_S = 2.0
+_left: set[asyncio.Task[ApprovalDecision]] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,63 +55,109 @@ class ApprovalRequest:
             raise missing(self, name)
 
 
-@dataclass(frozen=True, slots=True)
-class ApprovalDecision:
-    """What a person decided: made by `ApprovalDecision.allow` or `ApprovalDecision.deny`."""
-
-    is_allowed: bool
-    """Whether the call may run."""
-    scope: ApprovalScope = "once"
-    """Whether it holds for this call or for the state of the agent."""
-    rule: Rule | tuple[Rule, ...] | None = None
-    """What is granted with the scope "state": a rule, or several for the parts of one input; None
-    stands for exactly this call."""
-    arguments: Mapping[str, Any] | None = None
-    """The arguments to run it with in place of those asked about."""
-    reason: str = ""
-    """Why not, in the words of the person; a model reads it."""
-
-    @classmethod
-    def allow(
-        cls,
-        scope: ApprovalScope = "once",
-        rule: Rule | tuple[Rule, ...] | None = None,
-        arguments: Mapping[str, Any] | None = None,
-    ) -> Self:
-        """Return the decision that the call may run.
-
-        Args:
-            scope: "once" is for this call. "state" is for all calls of this principal with the
-                same `AgentState`: those that `rule` covers, or, without a rule, those of this tool
-                with exactly these arguments; of a tool that works in folders (`tool.workdirs`) in
-                the same folders alone.
-            rule: One of `ApprovalRequest.decision.suggestions`, all of them, or another allow rule
-                of this tool alone. An input of several parts needs a rule for each, to be allowed
-                later.
-            arguments: Changed arguments. They are validated and judged before the call runs.
-
-        Raises `ValueError` for an unknown scope, a rule with the scope "once", and an empty tuple.
-        """
-        if scope not in _SCOPES:
-            raise ValueError(f'scope must be "once" or "state", not {scope!r}')
-        if rule is not None and scope != "state":
-            raise ValueError('a rule is granted with scope="state"')
-        if rule == ():
-            raise ValueError("an empty tuple of rules grants nothing")
-        return cls(True, scope, rule, arguments)
-
-    @property
-    def rules(self) -> tuple[Rule, ...]:
-        """The rules that are granted; none stands for exactly this call."""
-        if self.rule is None:
-            return ()
-        return self.rule if isinstance(self.rule, tuple) else (self.rule,)
-
-    @classmethod
-    def deny(cls, reason: str = "") -> Self:
-        """Return the decision that the call may not run, with a reason for the model."""
-        return cls(False, reason=reason)
-
-
 Approver: TypeAlias = Callable[[ApprovalRequest], Awaitable[ApprovalDecision]]
 """Asks a person. It is cancelled when the time for an answer or the turn has ended."""
+
+
+class ApprovalQueue:
+    """The approval requests of one turn.
+
+    Args:
+        approve: Asks a person; None if nobody can be asked.
+        timeout_s: Seconds that a request is open; 0 asks nobody.
+
+    Raises `TypeError` for what is not a function, and `ValueError` for what is not a time.
+    """
+
+    def __init__(self, approve: Approver | None, timeout_s: float) -> None:
+        if approve is not None and not callable(approve):
+            raise TypeError(
+                f"approve must be an async function of an ApprovalRequest, not {shown(approve)}"
+            )
+        if not is_time(timeout_s) or timeout_s >= MAX_TIMEOUT_S:
+            text = f"approval_timeout_s must be a number of seconds, not {shown(timeout_s)}"
+            raise ValueError(text)
+        self._approve = approve
+        self._timeout_s = timeout_s
+        self._lock = asyncio.Lock()
+        self._users = 0
+
+    @asynccontextmanager
+    async def queue(self, call: TurnCall) -> AsyncIterator[bool]:
+        """Hold the right to ask while the block runs; gives whether the call waited for it.
+
+        The time of the call stands still while it waits: it waits for the person too.
+        """
+        clock, _ = call.begin_clock()
+        waits = self._users > 0
+        self._users += 1
+        try:
+            with clock.paused():
+                await self._lock.acquire()
+            try:
+                yield waits
+            finally:
+                self._lock.release()
+        finally:
+            self._users -= 1
+
+    async def ask(self, call: TurnCall, request: ApprovalRequest) -> ApprovalDecision:
+        """Ask, and return the decision; the time of the call stands still meanwhile.
+
+        Raises:
+            PermissionDenied: There is no approver, or it gave no decision.
+            ApprovalExpired: The time for an answer is over.
+        """
+        reason = request.decision.reason
+        if self._approve is None:
+            text = f"{reason} Nobody can be asked: the turn has no approver (approve=)."
+            raise PermissionDenied(text, executed="no")
+        if self._timeout_s == 0:
+            raise ApprovalExpired(f"{reason} Nobody is waited for.", executed="no")
+        clock, _ = call.begin_clock()
+        task = asyncio.ensure_future(_call_approver(self._approve, request))
+        with clock.paused():
+            try:
+                done, _ = await asyncio.wait([task], timeout=self._timeout_s)
+            finally:
+                if not task.done():
+                    await _end(task)
+        if not done:
+            text = f"{reason} Nobody has answered within {self._timeout_s:g} s."
+            raise ApprovalExpired(text, executed="no")
+        name = getattr(self._approve, "__qualname__", type(self._approve).__name__)
+        if task.cancelled():
+            raise _no_decision(request, f"its approver, {name}, was cancelled", "CancelledError")
+        error = task.exception()
+        if isinstance(error, Unavailable):  # no failure of it, as without a terminal
+            _logger.warning("nobody is asked about %s: %s", request.tool.name, error.message)
+            raise _no_decision(request, error.message, "Unavailable")
+        if error is not None:
+            _logger.error("the approver of a turn, %s, raised", name, exc_info=error)
+            kind = type(error).__name__
+            raise _no_decision(request, f"its approver, {name}, raised {kind}", kind)
+        return task.result()
+
+
+async def _call_approver(approve: Approver, request: ApprovalRequest) -> ApprovalDecision:
+    try:
+        answering = approve(request)
+        if not isawaitable(answering):
+            raise TypeError("approve must be an async function of an ApprovalRequest")
+        return await answering
+    except SystemExit as error:  # it would end the program from within a task
+        raise RuntimeError("SystemExit") from error
+
+
+async def _end(task: asyncio.Task[ApprovalDecision]) -> None:
+    """Cancel the task of an approver, and wait for its end; leave it behind if it does not end."""
+    task.cancel()
+    task.add_done_callback(retrieve_error)
+    _left.add(task)  # the loop itself keeps only a weak reference
+    task.add_done_callback(_left.discard)
+    await asyncio.wait([task], timeout=_END_S)
+
+
+def _no_decision(request: ApprovalRequest, why: str, cause: str) -> PermissionDenied:
+    text = f"{request.decision.reason} Nobody has decided: {why}."
+    return PermissionDenied(text, executed="no", details={"cause": cause})

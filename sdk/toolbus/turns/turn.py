@@ -34,8 +34,7 @@ from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import Participant
 from toolbus.tools.toolkit import Toolkit, checked_records
 from toolbus.turns.agent_state import AgentState
-from toolbus.turns.approval_queue import ApprovalQueue
-from toolbus.turns.approvals import Approver
+from toolbus.turns.approvals import ApprovalQueue, Approver
 from toolbus.turns.builders import AnyBuilder, ToolkitConfig
 from toolbus.turns.model_tools import ModelTool, ShownTools, Trust, turn_prompt
 from toolbus.turns.tool_groups import (

@@ -48,8 +48,7 @@ from toolbus.wire import BadBody, pack_body
 if TYPE_CHECKING:  # most calls are neither recorded nor traced
     from toolbus.records.recording import Recording
     from toolbus.telemetry.turn_spans import TurnCallSpan
-    from toolbus.tools.decisions import CallDecision
-    from toolbus.turns.approvals import ApprovalDecision
+    from toolbus.tools.decisions import ApprovalState
     from toolbus.turns.tool_use import ToolUse
 
 __all__ = [
@@ -352,8 +351,8 @@ class TurnCall:
     """The tool that was called and named this one, if it was not called itself."""
     judge: Judge | None = None
     """Decides whether it may run; None in a turn without permissions."""
-    decision: CallDecision[ApprovalDecision] | None = None
-    """What the judge has decided about it over its attempts; None before the first one."""
+    approval_state: ApprovalState | None = None
+    """What the judge knows of it over its attempts; None before the first one."""
     recording: Recording | None = None
     """Its record, if the turn makes one."""
     span: TurnCallSpan | None = None

@@ -26,8 +26,7 @@ from toolbus.tools.middleware import Middleware
 from toolbus.tools.tool_run import LOCAL, Participant, ToolRun
 from toolbus.tools.toolkit import Toolkit
 from toolbus.turns.agent_state import AgentState
-from toolbus.turns.approval_queue import ApprovalQueue
-from toolbus.turns.approvals import Approver
+from toolbus.turns.approvals import ApprovalQueue, Approver
 from toolbus.turns.builders import AnyBuilder, ToolkitConfig
 from toolbus.turns.tool_groups import SkillListing, ToolGroup
 from toolbus.turns.turn_permissions import TurnPermissions

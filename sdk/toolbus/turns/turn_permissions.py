@@ -6,8 +6,9 @@ what is judged. The permissions of a turn bind this turn; the tool's host has a 
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from toolbus.auth.participant_names import Named
@@ -26,11 +27,16 @@ from toolbus.permissions.permissions import Permissions
 from toolbus.permissions.plain import rule_to_plain
 from toolbus.permissions.rule import Rule
 from toolbus.permissions.rule_index import People
-from toolbus.tools.decisions import CallDecision, Judged
+from toolbus.tools.decisions import ApprovalDecision, ApprovalState, CallDecision, InForce, Judged
 from toolbus.tools.middleware import ToolCall
-from toolbus.turns.approval_queue import ApprovalQueue, checked_decision, granted_rules
-from toolbus.turns.approvals import ApprovalDecision, ApprovalRequest
-from toolbus.turns.granted_rules import GrantedRule, GrantedRules, arguments_digest, bond_of
+from toolbus.turns.approvals import ApprovalQueue, ApprovalRequest
+from toolbus.turns.granted_rules import (
+    GrantedRule,
+    GrantedRules,
+    arguments_digest,
+    bond_of,
+    granted_for,
+)
 from toolbus.turns.tool_use import ToolUse
 from toolbus.turns.turn_calls import TurnCall, TurnFacts, context_of
 from toolbus.untrusted_text import printable, shortened
@@ -153,38 +159,27 @@ class TurnPermissions:
         return merged
 
 
-class TurnDecision(CallDecision[ApprovalDecision]):
-    """The decision of a turn about one of its calls.
+class TurnDecision(CallDecision):
+    """The decision of a turn about an attempt of one of its calls."""
 
-    Args:
-        call: The call.
-        permissions: What is in force.
-        approvals: Asks a person; one request is open at a time.
-        facts: Who calls.
-    """
-
-    def __init__(
-        self,
-        call: TurnCall,
-        permissions: TurnPermissions,
-        approvals: ApprovalQueue,
-        facts: TurnFacts,
-    ) -> None:
-        super().__init__()
+    def __init__(self, judge: CallJudge, call: TurnCall) -> None:
+        if call.approval_state is None:
+            call.approval_state = ApprovalState()
+        self.state = call.approval_state
         self.via = call.via
         self._call = call
-        self._permissions = permissions
-        self._approvals = approvals
-        self._facts = facts
+        self._permissions = judge.permissions
+        self._approvals = judge.approvals
+        self._facts = judge.facts
 
     def call_with(self, packed: bytes) -> ToolCall:
         call = self._call
         context = context_of(call, self._facts)
         return ToolCall(call.entry.info, unpack_body(packed), context, call.id)
 
-    def in_force(self, call: ToolCall, reaches: str) -> Permissions:
+    def in_force(self, call: ToolCall) -> InForce:
         compares = not self._call.options.has_input
-        return self._permissions._in_force(call, reaches, compares=compares)
+        return partial(self._permissions._in_force, call, compares=compares)
 
     async def ask_tool(self, call: ToolCall, patterns: tuple[str, ...]) -> Assessment:
         dispatch, arguments = self._call.entry.dispatch, unpack_body(self.arguments)
@@ -213,19 +208,18 @@ class TurnDecision(CallDecision[ApprovalDecision]):
             decision=judged.decision,
             assessment=judged.assessment,
         )
-        answer = await self._approvals.ask(call, request)
-        checked_decision(answer, judged.call, judged.assessment.reaches)
-        return answer
-
-    def check_answer(self, answer: ApprovalDecision, judged: Judged) -> None:
-        if answer.scope == "state":
-            checked_decision(answer, judged.call, judged.assessment.reaches)
+        return await self._approvals.ask(call, request)
 
     def grant(self, answer: ApprovalDecision, judged: Judged) -> None:
-        if answer.scope == "state":
-            reaches, has_input = judged.assessment.reaches, self._call.options.has_input
-            for granted in granted_rules(answer, judged.call, reaches, has_input=has_input):
-                self._permissions._grant(judged.call, granted)
+        call, reaches = judged.call, judged.assessment.reaches
+        if answer.rule is None and self._call.options.has_input:
+            return  # arguments do not say what else it sends
+        with suppress(ValueError):  # the tool says that it reaches what is not the name of a tool
+            granted = [granted_for(call, reaches, rule.match, "") for rule in answer.rules]
+            if answer.rule is None:
+                granted = [granted_for(call, reaches, None, arguments_digest(call.arguments))]
+            for rule in granted:
+                self._permissions._grant(call, rule)
 
     def note_denial(self, by: str) -> None:
         self.note()
@@ -272,14 +266,14 @@ class CallJudge:
     def __init__(
         self, permissions: TurnPermissions, approvals: ApprovalQueue, facts: TurnFacts
     ) -> None:
-        self._permissions = permissions
-        self._approvals = approvals
-        self._facts = facts
+        self.permissions: TurnPermissions = permissions
+        self.approvals: ApprovalQueue = approvals
+        self.facts: TurnFacts = facts
 
     @property
     def workdirs(self) -> tuple[str, ...]:
         """The working directories, as tools in this process get them."""
-        return self._permissions.workdirs
+        return self.permissions.workdirs
 
     async def permitted(self, call: TurnCall, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments to run a call with, as soon as it may run.
@@ -287,10 +281,7 @@ class CallJudge:
         Raises as `CallDecision.decide`, and `DeadlineExceeded` if the time of the call is over,
         without that of the person.
         """
-        decision = call.decision
-        if not isinstance(decision, TurnDecision):
-            decision = TurnDecision(call, self._permissions, self._approvals, self._facts)
-            call.decision = decision
+        decision = TurnDecision(self, call)
         clock, deadline_at = call.begin_clock()
         packed = packed_json("arguments", arguments)
         try:

@@ -39,7 +39,7 @@ from toolbus.hosting.in_process import InProcessToolkit
 from toolbus.middlewares import TimeLimit
 from toolbus.tools.tool_run import Participant
 from toolbus.turns.agent_state import SeenDefinitions
-from toolbus.turns.approval_queue import ApprovalQueue
+from toolbus.turns.approvals import ApprovalQueue
 from toolbus.turns.model_tools import Trust
 from toolbus.turns.turn_assembly import tool_infos
 from toolbus.turns.turn_calls import CollectedChunks, LocalDispatch, TurnCall, TurnEntry, TurnFacts
