@@ -77,7 +77,6 @@ __all__ = [
     "too_large",
 ]
 
-_MAX_METHODS = 8
 MAX_RESULT_BYTES = MAX_FRAME_BYTES - 32
 """The largest body of a result; its frame adds a few bytes of kind, id and length."""
 MAX_MIXED_BYTES = MAX_JOINED_BYTES
@@ -277,9 +276,9 @@ class Toolkit:
         if not isinstance(name, str):
             raise TypeError(f"without takes names of tools, not {shown(name)}")
         if name not in self._tools:
-            near = get_close_matches(name, self._tools, n=2)
-            there = f"there are {', '.join(self._tools)}" if self._tools else "it has no tools"
-            hint = f"did you mean {' or '.join(near)}?" if near else there
+            hint = f"there are {', '.join(self._tools)}" if self._tools else "it has no tools"
+            if near := get_close_matches(name, self._tools, n=2):
+                hint = f"did you mean {' or '.join(near)}?"
             raise ValueError(f"toolkit {self.name!r} has no tool {shown(name)}: {cut(hint)}")
 
     def _redefined(self, tools: dict[str, Tool]) -> Self:
@@ -304,9 +303,6 @@ class Toolkit:
 
         It is entered once the toolkit can be called, and left before the toolkit is unregistered.
         A toolkit that runs in the process of its caller is not hosted.
-
-        Args:
-            room: The room that hosts it, a `RoomClient`.
         """
         yield
 
@@ -333,19 +329,23 @@ class Toolkit:
         run = run_of(context)
         if self.records is not None and run.recording is None:
             return await self._recorded(self.records, context, name, arguments, attachment)
-        if self._chains and name in self._chains:
-            return await self._chains[name].run(context, arguments, attachment)
         try:
-            chosen = self.get_tool(name)
-            if attachment is not None:
+            chosen = self.get_tool(name)  # an override may refuse, or choose another tool
+            chain = self._chains.get(name)
+            if chain is not None or not chosen.is_unary:
+                if chain is None or chain.tool is not chosen:
+                    chain = self._chain_of(chosen)
+            elif attachment is not None:
                 raise input_refusal(chosen)
-            if run.argument_bytes:
+            elif run.argument_bytes:
                 checked = await read_in_time(chosen, run, arguments)
             else:
                 checked = chosen.read_arguments(arguments)
         except RoomException as error:
             run.refuse(error)
             raise
+        if chain is not None:
+            return await chain.run(context, arguments, attachment)
         awaited = chosen.execute(context, **checked)
         if not chosen.marks_entry:
             run.entered = True
@@ -431,15 +431,16 @@ class Toolkit:
 
     def _make_chains(self) -> None:
         """Make what runs the tools that are more than a function, for later calls."""
-        chains: dict[str, ToolChain] = {}
-        policies = self.policies
-        for tool in self._tools.values():
-            around = self._around[tool.name]
-            if around or policies or not tool.is_unary:
-                info = ToolInfo.of(self._manifest, tool.manifest())
-                judge = PolicyJudge(tool, policies) if policies else None
-                chains[tool.name] = ToolChain(tool, info, around, judge, self.unentered)
-        self._chains = chains
+        self._chains = {
+            tool.name: self._chain_of(tool)
+            for tool in self._tools.values()
+            if self._around[tool.name] or self.policies or not tool.is_unary
+        }
+
+    def _chain_of(self, tool: Tool) -> ToolChain:
+        info = ToolInfo.of(self._manifest, tool.manifest())
+        judge = PolicyJudge(tool, self.policies) if self.policies else None
+        return ToolChain(tool, info, self._around.get(tool.name, ()), judge, self.unentered)
 
 
 def read_arguments(run: ToolRun, packed: bytes) -> dict[str, Any]:
@@ -478,10 +479,6 @@ def _invalid(path: str, message: str) -> InvalidArguments:
 
 def packed_result(run: ToolRun, chunk: Chunk) -> bytes:
     """Pack the result of a tool as the body of its frame, for local and remote callers.
-
-    Args:
-        run: The run of the tool.
-        chunk: The return value of `Toolkit.execute`.
 
     Raises `InvalidResult` if it cannot be sent and `TooLarge` if it does not fit into one frame,
     recorded in the run. A result of several chunks may have `MAX_MIXED_BYTES`, if what of it is no
@@ -670,6 +667,5 @@ def _right_form(value: object) -> str:
         return cut(f"{what} is not a function or a Tool, and has no methods to list")
     made = f"{owner.__name__[:1].lower()}{owner.__name__[1:]}"
     first = f"{made} = {owner.__name__}(...), then " if is_class else ""
-    listed = ", ".join(f"{made}.{name}" for name in methods[:_MAX_METHODS])
-    more = ", ..." if len(methods) > _MAX_METHODS else ""
-    return f"{what} is no tool: list its methods: {first}tools=[{listed}{more}]"
+    listed = cut(", ".join(f"{made}.{name}" for name in methods))
+    return f"{what} is not a tool: list its methods: {first}tools=[{listed}]"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
 
@@ -128,8 +128,8 @@ MANY = [FunctionTool(double, name=f"double{number}") for number in range(1_001)]
         ("a", [double, double], ValueError, "'a' has two tools named 'double'"),
         ("a", MANY, ValueError, "'a' has 1,001 tools, at most 1,000 are allowed"),
         ("a", [Empty], TypeError, r"Empty is a class: pass an instance of it, Empty\(...\)"),
-        ("a", [Shelf], TypeError, r"the class Shelf is no tool.* then tools=\[shelf.books\]"),
-        ("a", [Shelf()], TypeError, r"an object of Shelf is no tool.*tools=\[shelf.books\]"),
+        ("a", [Shelf], TypeError, r"the class Shelf is not a tool.* then tools=\[shelf.books\]"),
+        ("a", [Shelf()], TypeError, r"an object of Shelf is not a tool.*tools=\[shelf.books\]"),
         ("a", Shelf(), TypeError, r"must be a list of tools; an object of Shelf.*\[shelf.books\]"),
         ("a", [object()], TypeError, "object.* is not a function or a Tool"),
         ("a", [Toolkit("b")], TypeError, r"the toolkit 'b' is not a tool: .*\*toolkit.tools"),
@@ -325,8 +325,16 @@ async def test_an_override_of_get_tool_decides_which_tool_runs() -> None:
         def get_tool(self, name: str) -> Tool:
             raise PermissionDenied(f"{name} is closed")
 
+    async def numbers() -> AsyncIterator[int]:
+        yield 1
+
+    async def put(chunk: Chunk) -> None:
+        raise AssertionError
+
     with pytest.raises(PermissionDenied):
         await Guarded("t", [double]).execute(ToolContext(), "double", {"number": 1})
+    with pytest.raises(PermissionDenied):
+        await Guarded("t", [numbers]).execute(ToolContext(on_chunk=put), "numbers", {})
 
 
 # Another definition made of a toolkit
