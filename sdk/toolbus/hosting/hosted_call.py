@@ -279,10 +279,6 @@ def accountable(header: Mapping[str, Any], owner_of: Callable[[], str]) -> Ident
     That is its caller. A call that the host forwarded to itself counts for the participant that it
     was forwarded for: else all callers of the forwarding tool had one share, which one of them
     could use up. A call that another host forwarded counts for that host.
-
-    Args:
-        header: The header of the dispatch.
-        owner_of: Returns the name of the host.
     """
     packed = header["caller"]
     if "forwarded_for" in header and _participant_of(packed).full_name == owner_of():

@@ -38,11 +38,7 @@ _END: Any = object()
 
 
 class LocalInput:
-    """The source of an `InputStream`, for one call.
-
-    Args:
-        items: The values; read as the tool asks for them.
-    """
+    """The source of an `InputStream`, for one call."""
 
     def __init__(self, items: AsyncIterator[Any]) -> None:
         self._items = items
@@ -207,11 +203,7 @@ class InProcessCall(Execution, LocalRun):
 
 
 class InProcessToolkit:
-    """A toolkit that runs in the event loop in which this object is made.
-
-    Args:
-        toolkit: The toolkit whose tools are started, run and stopped.
-    """
+    """A toolkit that runs in the event loop in which this object is made."""
 
     def __init__(self, toolkit: Toolkit) -> None:
         self.toolkit: Toolkit = toolkit

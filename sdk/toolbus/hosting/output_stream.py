@@ -39,14 +39,7 @@ _BURST_CHUNKS, _BURST_BYTES = 32, 64 * 1024
 
 
 class InputReceiver:
-    """The input of one call, for one reader.
-
-    Args:
-        call: The id of its dispatch.
-        run: Records the error with which the input ends the call.
-        send: Sends a frame to the server.
-        budget: The buffer memory of its connection.
-    """
+    """The input of one call, for one reader."""
 
     __slots__ = (
         "_buffer",
@@ -165,14 +158,7 @@ class CallHost(Protocol):
 
 
 class OutputStream:
-    """The chunks and the progress of one call.
-
-    Args:
-        call: The id of its dispatch.
-        header: The header of its dispatch.
-        run: Records the error of an invalid chunk.
-        host: Sends its frames.
-    """
+    """The chunks and the progress of one call."""
 
     __slots__ = (
         "_call",

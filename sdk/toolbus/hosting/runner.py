@@ -186,13 +186,7 @@ class Runner:
         *,
         sends_parts: bool,
     ) -> Runner:
-        """Make a runner for another connection that hosts the same toolkits within the same limits.
-
-        Args:
-            connection: The other connection.
-            room_of: Like that of the first runner, for rooms that use the other connection.
-            sends_parts: Whether its server says which callers read a result in parts.
-        """
+        """Make a runner for another connection with the same toolkits within the same limits."""
         other = copy(self)
         other.connection, other.room_of = connection, room_of
         other._calls, other.input_budget = {}, BufferBudget()
@@ -504,7 +498,9 @@ class Runner:
                 await call.put(fitting(part, MAX_CHUNK_BYTES))
             chunk = EmptyChunk()
         body = packed_result(call, chunk)
-        return body if len(body) <= LARGE_RESULT_BYTES else await self._send_parts(call, body)
+        if len(body) > LARGE_RESULT_BYTES:
+            return await self._send_parts(call, body)
+        return body
 
     async def _send_parts(self, call: HostedCall, body: bytes) -> bytes:
         """Send all but the last part of a large result, if its caller reads parts; return that."""

@@ -127,9 +127,10 @@ class Cache:
             refusal = InvalidArguments(_refusal(tool), details=details)
             raise own_error(call, refusal, began=False)
         ttl_s = self._ttl_s(tool)
-        key = None if ttl_s is None or not tool.read_only or tool.takes else _key_of(call)
-        entry = None if key is None else self._entries.get(key)
-        if entry is not None:
+        key = None
+        if ttl_s is not None and tool.read_only and not tool.takes:
+            key = _key_of(call)
+        if key is not None and (entry := self._entries.get(key)) is not None:
             for packed in entry.chunks:
                 yield read_chunk(packed)
             return

@@ -12,11 +12,10 @@ from toolbus.middlewares.outcomes import outcome_of
 from toolbus.tools.context import run_of
 from toolbus.tools.middleware import CallNext, ToolCall
 from toolbus.tools.tool_run import Participant
-from toolbus.untrusted_text import json_text
+from toolbus.untrusted_text import SHOWN_CHARS, json_text
 
 __all__ = ["Log"]
 
-_MAX_NAME_CHARS = 100
 _SHORT = Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
 _SHORT.maxdict = _SHORT.maxlist = 10
@@ -94,4 +93,4 @@ def _name_of(participant: Participant) -> str:
 
 def _quoted(text: str) -> str:
     # Quoted as JSON, so that no name can look like another field of the line.
-    return json_text(text[:_MAX_NAME_CHARS])
+    return json_text(text[:SHOWN_CHARS])

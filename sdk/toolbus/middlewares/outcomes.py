@@ -57,13 +57,7 @@ def failure_seen(call: ToolCall, error: Exception) -> RoomException:
 
 
 def own_error(call: ToolCall, error: E, *, began: bool) -> E:
-    """Give a middleware's own error its `executed`, and return it to be raised.
-
-    Args:
-        call: The call that the error ends.
-        error: The error; its caller gets it with its own code.
-        began: Whether the middleware has called `next`.
-    """
+    """Give a middleware's own error its `executed`, and return it to be raised."""
     run = run_of(call.context)
     error.executed = run.executed if began or run.entered else "no"
     if error.executed != "no":

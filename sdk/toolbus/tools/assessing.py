@@ -56,13 +56,6 @@ async def assessed(
 ) -> Assessment:
     """Return what a tool says about checked arguments.
 
-    Args:
-        tool: The tool.
-        name: `toolkit.tool`, which its suggestions may name.
-        context: The call.
-        arguments: In the form for `execute`.
-        patterns: The patterns of rules whose matches are asked.
-
     Raises a `RoomException` that `assess` refused the call with, by `context.refuse`.
     """
     run = run_of(context)

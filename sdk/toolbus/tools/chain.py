@@ -171,12 +171,7 @@ async def collected(
 
 
 class MiddlewareChain:
-    """The middlewares of one call, around what runs the call. Used once.
-
-    Args:
-        middlewares: The outermost first.
-        innermost: Runs the call.
-    """
+    """The middlewares of one call, around what runs the call. Used once."""
 
     def __init__(self, middlewares: Sequence[Middleware], innermost: CallNext) -> None:
         self.middlewares: Sequence[Middleware] = middlewares
@@ -316,13 +311,7 @@ async def _stream_of(run: ToolRun, attachment: Any) -> InputStream[Any]:
 
 
 def unreadable_input(path: str, error: BaseException, executed: Executed) -> InvalidArguments:
-    """Return the error of a call whose own caller cannot read what it sends.
-
-    Args:
-        path: "/attachment" or "/input".
-        error: What reading raised.
-        executed: Whether the tool ran.
-    """
+    """Return the error of a call whose own caller cannot read what it sends."""
     text = f"the input of the call cannot be read: {type(error).__name__}"
     failure = InvalidArguments(text, executed=executed, details={"path": path, "message": text})
     failure.__cause__ = error

@@ -265,7 +265,7 @@ class ToolContext:
         options: dict[str, Any] = {
             "participant": participant,
             "attachment": attachment,
-            "caller_context": None if own is None else dict(own),
+            "caller_context": own and dict(own),
             "retry": False,
             "wait_for_host_s": 0,
             "on_progress": run.emit if run.wants_progress else None,

@@ -387,11 +387,9 @@ class FunctionTool(Tool):
         postprocess = self._postprocess
         if self._signature.is_async and postprocess is not None:
             call = functools.partial(self.function, *leading, **arguments)
-            return (
-                postprocess.map_items(call())
-                if self._signature.is_generator
-                else postprocess.after(call)
-            )
+            if self._signature.is_generator:
+                return postprocess.map_items(call())
+            return postprocess.after(call)
         if self._signature.is_generator:
             items = self._items_of_thread(context, leading, arguments)
             return items if postprocess is None else postprocess.each_of_thread(items)

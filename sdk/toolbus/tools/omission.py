@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolbus.chunks.json_values import plain_json
 from toolbus.errors import InvalidResult
-from toolbus.untrusted_text import one_line
+from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus.wire import BadBody, pack_body
 from toolbus.wire.manifest import tool_refusal
 
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Omission", "entries_in", "entries_of", "fit_tools"]
 
-_MAX_NAME_CHARS = 200
 _MAX_REASON_CHARS = 500
 _MAX_ENTRIES = 100
 # Of each of the two lists: both together take a thirtieth of a manifest. In JSON a quote and a
@@ -42,7 +41,7 @@ class Omission:
     """One line of at most 500 characters."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "name", one_line(self.name, _MAX_NAME_CHARS))
+        object.__setattr__(self, "name", one_line(self.name, SHOWN_CHARS))
         object.__setattr__(self, "reason", one_line(self.reason, _MAX_REASON_CHARS))
 
 

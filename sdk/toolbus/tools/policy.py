@@ -46,7 +46,6 @@ if TYPE_CHECKING:  # most programs have no permissions
 __all__ = ["Inquiry", "PolicyJudge", "checked_policy", "refusal_of", "warn_of_asks", "workdirs_of"]
 
 _logger = bounded_logger(__name__)
-_MAX_NAMED_CHARS = 1_000
 
 
 class Inquiry:
@@ -128,12 +127,7 @@ class _PolicyDecision(CallDecision):
 
 
 class PolicyJudge:
-    """Lets the calls of one tool through that all policies of its toolkit allow.
-
-    Args:
-        tool: The tool.
-        policies: That of the toolkit's author, and that of who hosts it.
-    """
+    """Lets the calls of one tool through that all policies of its toolkit allow."""
 
     def __init__(self, tool: Tool, policies: Sequence[Permissions]) -> None:
         self._tool = tool
@@ -222,7 +216,7 @@ def warn_of_asks(
             "the policy of toolkit %s refuses what it would ask about, as nobody can be asked at a"
             " host: all calls of %s",
             toolkit.name,
-            ", ".join(asked)[:_MAX_NAMED_CHARS],
+            ", ".join(asked),
         )
 
 

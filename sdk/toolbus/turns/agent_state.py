@@ -28,7 +28,8 @@ __all__ = ["MAX_DEFINITIONS", "AgentState", "DefinitionKey", "SeenDefinitions", 
 
 MAX_DEFINITIONS = 1_000
 """The most definitions that a state keeps."""
-_MAX_CHARS = 1_024  # names of participants have at most 128, and issuers may be addresses
+_MAX_NAME_CHARS = 1_024
+"""Of a name in a state that somebody else wrote: issuers may be addresses."""
 
 
 class DefinitionKey(NamedTuple):
@@ -51,9 +52,6 @@ class SeenDefinitions:
 
     Beyond 1,000 toolkits, that one is forgotten, and its next definition is taken as a new one.
 
-    Args:
-        entries: Owner, issuer, toolkit and digest of each.
-
     Raises `ValueError` for anything else.
     """
 
@@ -62,7 +60,7 @@ class SeenDefinitions:
         for entry in entries:
             texts = tuple(entry) if isinstance(entry, list | tuple) else ()
             if len(texts) != 4 or not all(
-                isinstance(text, str) and len(text) <= _MAX_CHARS for text in texts
+                isinstance(text, str) and len(text) <= _MAX_NAME_CHARS for text in texts
             ):
                 raise ValueError("must be a list of owner, issuer, toolkit and digest")
             self.add(DefinitionKey(*texts[:3]), texts[3])
@@ -104,7 +102,6 @@ _NAMES: Mapping[int, str] = {
     5: "version state groups rules definitions adapter model questions conversation",
 }
 """The names of each version that is read."""
-_MAX_NAME_CHARS = 1_024
 _BEFORE_MESSAGES = ', "conversation": ['
 
 
@@ -171,9 +168,6 @@ class AgentState:
         """Return what `to_json` does, for messages that are JSON text already.
 
         A large conversation costs one copy of its texts then. Raises as `to_json`, for all else.
-
-        Args:
-            messages: The text of each message of the conversation.
         """
         count = len(self.conversation)
         written = {

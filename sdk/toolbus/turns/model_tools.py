@@ -25,7 +25,7 @@ from toolbus.turns.agent_state import DefinitionKey, SeenDefinitions, definition
 from toolbus.turns.tool_groups import GROUP_TOOLKIT, ActiveGroups
 from toolbus.turns.turn_calls import TurnEntry
 from toolbus.turns.turn_permissions import TurnPermissions
-from toolbus.untrusted_text import json_text, one_line, visible
+from toolbus.untrusted_text import SHOWN_CHARS, json_text, one_line, visible
 
 __all__ = [
     "MAX_FOREIGN_CHARS",
@@ -43,7 +43,6 @@ __all__ = [
 MAX_FOREIGN_CHARS = 4_000
 """Of a text of somebody who is not trusted that a model is shown; what is longer is cut. Published
 descriptions have some hundred characters, long ones two thousand."""
-_MAX_NAME_CHARS = 200
 _MCP = "mcp"
 _UNCHANGED = frozenset(
     {
@@ -177,11 +176,10 @@ def _changed(old: Any, new: Any) -> Any:
 
 
 def _name(name: str) -> str:
-    return json_text(one_line(name, _MAX_NAME_CHARS))
+    return json_text(one_line(name, SHOWN_CHARS))
 
 
 _logger = bounded_logger("toolbus.turns.turn")
-_MAX_LOGGED = 20
 _CHANGED = "The definition of this tool's toolkit has changed since an earlier turn."
 
 
@@ -209,14 +207,7 @@ class ModelTool:
 
 
 class ShownTools:
-    """The tools of one turn as a model is shown them; those of changed definitions are logged.
-
-    Args:
-        entries: The tools.
-        trust: Whose words are instructions.
-        seen: The definitions that earlier turns have shown.
-        name_of: Returns the name of a tool for providers.
-    """
+    """The tools of one turn as a model is shown them; those of changed definitions are logged."""
 
     def __init__(
         self,
@@ -248,7 +239,7 @@ class ShownTools:
             _logger.warning(
                 "definitions that have changed since an earlier turn with this state (%d): %s",
                 len(changed),
-                ", ".join([*changed.values()][:_MAX_LOGGED]),
+                ", ".join(changed.values()),
             )
 
     def of(self, tool: ToolInfo) -> ModelTool:

@@ -141,12 +141,7 @@ def _viewer_of(
     shown_now: Callable[[], Sequence[SkillListing]],
     check: Callable[[str], None] | None = None,
 ) -> Toolkit:
-    """Make the viewer of listings that change.
-
-    Args:
-        shown_now: Returns the listings that can be viewed now.
-        check: Gets the name of a skill, and raises `RoomException` for one that is refused.
-    """
+    """Make the viewer of listings that change."""
     viewer = _Viewer(shown_now)
     tools: list[Tool] = [
         _ReadSkills(viewer.list_skills, read_only=True, idempotent=True),

@@ -52,10 +52,6 @@ _ANOTHER = "another participant"
 class TurnAssembly:
     """The toolkits of one turn: finds, builds and starts them, and lists their tools.
 
-    Args:
-        options: Those of the turn.
-        groups: The groups of the turn, which have toolkits and builders too.
-
     Raises `ValueError` if two toolkits have one name.
     """
 
@@ -72,11 +68,6 @@ class TurnAssembly:
         self, stack: AsyncExitStack, scope: TurnScope, facts: TurnFacts
     ) -> dict[str, TurnEntry]:
         """Find, build and start the toolkits, and return their tools by name, as they are listed.
-
-        Args:
-            stack: Stops what was started.
-            scope: Where the toolkits are found and used.
-            facts: Who calls.
 
         Raises what entering a `Turn` raises.
         """
@@ -286,11 +277,6 @@ async def _usable_tools(
     """Return tools of a toolkit elsewhere with schemas that compile here, as models need them.
 
     The room does not check schemas. The loop serves others after each tool that is new here.
-
-    Args:
-        known: What the agent's room knows.
-        digest: The digest of the toolkit's definition.
-        tools: The tools as their host described them.
     """
     found: list[ToolManifest] = []
     for tool in tools:
@@ -308,14 +294,7 @@ def tool_infos(
     name: str,
     info: ToolkitInfo | None = None,
 ) -> Iterator[ToolInfo]:
-    """Describe tools as the turn shows them.
-
-    Args:
-        manifest: That of their toolkit.
-        tools: Some of its tools.
-        name: The toolkit's name in the turn.
-        info: Owner and digest of a toolkit elsewhere.
-    """
+    """Describe tools as the turn shows them."""
     of = {"own_toolkit": manifest.name}
     if name != manifest.name:
         manifest = manifest.model_copy(update={"name": name})

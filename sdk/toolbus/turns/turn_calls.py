@@ -71,11 +71,7 @@ __all__ = [
 
 
 class CollectedChunks:
-    """Keeps the chunks of a streaming tool; all together have to fit one frame.
-
-    Args:
-        tool: The tool, as `toolkit.tool`.
-    """
+    """Keeps the chunks of a streaming tool; all together have to fit one frame."""
 
     def __init__(self, tool: str) -> None:
         self._tool = tool
@@ -181,12 +177,7 @@ class PassedOnChunks(CollectedChunks):
 async def pulled(
     tool: str, run: Callable[[OnChunk], Awaitable[Chunk]]
 ) -> AsyncGenerator[Chunk, None]:
-    """Yield the chunks that a function puts; closing the generator cancels it.
-
-    Args:
-        tool: The tool, as `toolkit.tool`.
-        run: Runs the call with a function that takes its chunks.
-    """
+    """Yield the chunks that a function puts; closing the generator cancels it."""
     passed_on = PassedOnChunks(tool)
     task = asyncio.ensure_future(run(passed_on.put))
     task.add_done_callback(lambda _: passed_on.end())
@@ -423,10 +414,11 @@ class TurnCall:
             self._settle(error.executed)
             raise
         except BaseException as error:
-            self.input_error = error if isinstance(error, Exception) else None
-            self._settle("maybe" if self.inner is None else self.inner.executed)
+            if isinstance(error, Exception):
+                self.input_error = error
+            self._settle((self.inner and self.inner.executed) or "maybe")
             raise
-        self._settle("yes" if self.inner is None else self.inner.executed)
+        self._settle((self.inner and self.inner.executed) or "yes")
         return chunk
 
     def _settle(self, executed: Executed) -> None:
@@ -435,14 +427,7 @@ class TurnCall:
 
 
 class LocalDispatch:
-    """Runs the calls of a tool in this process.
-
-    Args:
-        toolkit: Its toolkit, started.
-        tool: Its name without the toolkit.
-        facts: Who calls.
-        state: Returns the toolkit's part of the agent's state.
-    """
+    """Runs the calls of a tool in this process."""
 
     def __init__(
         self,
@@ -513,14 +498,7 @@ class LocalDispatch:
 
 
 class RemoteDispatch:
-    """Runs the calls of a tool that another participant hosts, without a state.
-
-    Args:
-        room: Makes the calls, for the turn's principal.
-        tool: `toolkit.tool`, by the toolkit's own name.
-        participant: The owner, if the turn names one.
-        digest: The definition that the turn has read; calls are pinned to it.
-    """
+    """Runs the calls of a tool that another participant hosts, without a state."""
 
     state: dict[str, Any] | None = None
 

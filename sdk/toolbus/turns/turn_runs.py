@@ -48,7 +48,7 @@ from toolbus.tools.chain import unreadable_input
 from toolbus.tools.middleware import Middleware
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.turns.tool_groups import BASIC
-from toolbus.turns.tool_use import ToolResult, ToolUse, arguments_of, state_of
+from toolbus.turns.tool_use import ResultState, ToolResult, ToolUse, arguments_of, state_of
 from toolbus.turns.turn_calls import (
     CollectedChunks,
     Judge,
@@ -86,15 +86,7 @@ class PreparedUse:
 
 
 class TurnRuns:
-    """The calls of one turn.
-
-    Args:
-        facts: Who calls.
-        middlewares: What runs around each call, the first outermost.
-        span: Records the turn in its trace; None if nothing does.
-        records: Where each call is recorded; None for nowhere.
-        deadline_at: When the call ends that the turn serves, by the loop's clock, if it has to.
-    """
+    """The calls of one turn."""
 
     def __init__(
         self,
@@ -323,21 +315,22 @@ class TurnRuns:
             )
         info, collected, task = call.entry.info, call.collected, call.task
         chunks = tuple(collected.chunks)
-        interrupted = False
+        state: ResultState = "ok"
         if task is None or not task.done() or task.cancelled():
             error = self._cancellation(call)
-            interrupted = isinstance(error, Cancelled)
+            state = "interrupted" if isinstance(error, Cancelled) else state_of(error)
         elif (raised := task.exception()) is not None:
             error = _as_room_exception(raised, call)
+            state = state_of(error)
         elif not info.streaming:
             chunks = chunks_of(task.result())
         return ToolResult(
             call.id,
             info.name,
-            "interrupted" if interrupted else "ok" if error is None else state_of(error),
+            state,
             chunks,
             error,
-            call.executed if error is None else error.executed,
+            (error or call).executed,
             call.sent,
             info.streaming,
             collected.omitted,
@@ -395,11 +388,7 @@ class TurnRuns:
         await self._stop(list(self._running | self._waiting))
 
     def end_at_once(self, text: str) -> None:
-        """End all calls without waiting for their ends, since what they are made for has ended.
-
-        Args:
-            text: What has ended, for errors.
-        """
+        """End all calls without waiting for their ends, since what they are made for has ended."""
         if self.has_ended:
             return
         self.has_ended = True
@@ -431,14 +420,7 @@ def _as_room_exception(error: BaseException, call: TurnCall) -> RoomException:
 
 
 class PreparedCalls:
-    """Prepares the calls of one turn.
-
-    Args:
-        tools: The tools that can be called.
-        runs: Runs the calls, and records refused ones.
-        judge: Decides whether a call may run; None in a turn without permissions.
-        timeout_s: The time-out of a call that names none.
-    """
+    """Prepares the calls of one turn."""
 
     def __init__(
         self, tools: TurnTools, runs: TurnRuns, judge: Judge | None, timeout_s: float
@@ -458,12 +440,6 @@ class PreparedCalls:
         collected: CollectedChunks,
     ) -> TurnCall:
         """Prepare the call of a program.
-
-        Args:
-            tool: `toolkit.tool`.
-            arguments: Values by parameter.
-            given: The options, by their names in `Turn.invoke`.
-            collected: Takes the chunks of a stream.
 
         Raises `RoomException` for a call that cannot begin.
         """
@@ -537,10 +513,6 @@ class PreparedCalls:
 
 def _call_options(given: Mapping[str, Any], default_timeout_s: float) -> CallOptions:
     """Check the options of a call and what it sends.
-
-    Args:
-        given: Those of the keywords of `Turn.invoke` that were given.
-        default_timeout_s: The time-out of a call that names none.
 
     Raises `InvalidArguments`, and `DeadlineExceeded` if there is no time for it.
     """

@@ -145,10 +145,6 @@ class RequiredToolkit:
         way: a warning names at once the tool, those that there are, and the closest name. After
         1 s a warning names a toolkit that is not there or has no host, and similar names.
 
-        Args:
-            room: The participant's room.
-            rights: The grants of its token now, if the caller has compiled them.
-
         Raises:
             NotFound: It was not hosted in time; names what is missing and what is available.
             DefinitionChanged: It has another definition than the pinned one.
@@ -275,8 +271,12 @@ class RequiredToolkit:
         return _Missing(f"toolkit {self._label} has no host at the moment", exists=True)
 
     @property
+    def _of_owner(self) -> str:
+        return (self.participant and f" of {self.participant}") or ""
+
+    @property
     def _label(self) -> str:
-        return self.name if self.participant is None else f"{self.name} of {self.participant}"
+        return f"{self.name}{self._of_owner}"
 
     async def _not_found(self, room: RoomClient, missing: _Missing, seconds: float) -> NotFound:
         text = missing.text
@@ -307,8 +307,8 @@ class RequiredToolkit:
             # Such as an agent: a bare name is only one's own private toolkit, or the public one.
             text = f"; {_names(owners)} has a private one, which counts if its owner is named"
             return f"{text}: RequiredToolkit({self.name!r}, participant={owners[0]!r})"
-        owner = "" if self.participant is None else f" of {self.participant}"
-        return f"{_nearest([self.name], names)}; available toolkits{owner}: {_names(names)}"
+        nearest = _nearest([self.name], names)
+        return f"{nearest}; available toolkits{self._of_owner}: {_names(names)}"
 
 
 def _nearest(lacking: Sequence[str], present: Sequence[str]) -> str:
@@ -363,14 +363,7 @@ DESCRIBED_AT_A_TIME = 64
 def usable_toolkits(
     room: RoomClient, rights: ToolRights, listed: Iterable[ToolkitInfo], hidden: Collection[str]
 ) -> list[ToolkitInfo]:
-    """Return the public toolkits that have a host and a tool that may be called.
-
-    Args:
-        room: The agent's room.
-        rights: The grants of its token.
-        listed: All toolkits that it can see.
-        hidden: Names of toolkits that are left out.
-    """
+    """Return the public toolkits that have a host and a tool that may be called."""
     me = room.me.name, room.me.issuer
     infos = list(listed)
     # A call by name goes to the participant's own private toolkit of that name.
@@ -392,11 +385,6 @@ async def available_toolkits(
     """Describe every public toolkit that has a host and a tool that may be called, by name.
 
     The room is listed once. A toolkit that has gone since is left out.
-
-    Args:
-        room: The agent's room.
-        rights: The grants of its token.
-        present: Toolkits that the turn has already.
     """
     listed = [info async for info in room.toolkits()]
     hidden = {proxy.info.name for proxy in present if proxy.info.public}

@@ -56,12 +56,7 @@ _MAX_LISTED_CHARS = 1_000
 
 
 class TurnTools:
-    """The table of a turn's tools; it does not change.
-
-    Args:
-        entries: The tools by name, in the order in which they are listed.
-        groups: Which groups are active: tools of the others are not listed.
-    """
+    """The table of a turn's tools; it does not change."""
 
     def __init__(self, entries: Mapping[str, TurnEntry], groups: ActiveGroups) -> None:
         self._entries = entries
@@ -245,13 +240,7 @@ class NamingTool(Tool):
 
 
 class CallsByName:
-    """The calls of a `NamingTool` in one turn.
-
-    Args:
-        tool: The tool.
-        room: Makes the calls, for the turn's principal; None in a turn without a room.
-        shown: The definitions that were shown, and the toolkits of the turn.
-    """
+    """The calls of a `NamingTool` in one turn."""
 
     def __init__(self, tool: NamingTool, room: Room | None, shown: TurnDefinitions) -> None:
         self._tool = tool
