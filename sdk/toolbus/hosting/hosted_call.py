@@ -72,6 +72,8 @@ class HostedCall(Execution):
     """The caller's own data, once the header was read; not checked."""
     context_bytes: int = 0
     """The size of the caller's own data, if it is large and was not read with the header."""
+    started: bool = False
+    """Whether its task has begun."""
     task: asyncio.Task[None] | None = None
     """Runs the call; set after the task's first step if that is run at once."""
     stream: OutputStream | None = None

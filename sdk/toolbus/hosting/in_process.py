@@ -22,9 +22,7 @@ from toolbus.concurrency.event_loop import running_loop
 from toolbus.errors import DeadlineExceeded, InvalidArguments, InvalidResult, RoomException
 from toolbus.hosting.hosted_toolkit import HostedToolkit
 from toolbus.hosting.loop_watchdog import runs_call, watched_loop
-from toolbus.permissions.assessment import Assessment
 from toolbus.tools.call_room import CallRoom
-from toolbus.tools.context import ToolContext
 from toolbus.tools.execution import Execution, Identity, ToolLimits
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_run import LocalRun, ToolRun, progress_chunk
@@ -264,16 +262,6 @@ class InProcessToolkit:
             asked_for = sum(slot.count for slot in slots if slot is not None)
             self._threads = ThreadPoolExecutor(max(_THREADS, asked_for), "toolbus-tool")
         return self._loop.run_in_executor(self._threads, function)
-
-    async def assess(
-        self,
-        context: ToolContext,
-        tool: str,
-        arguments: dict[str, Any],
-        patterns: tuple[str, ...],
-    ) -> Assessment:
-        """Ask a tool about a call that is not made yet; raises as `Toolkit.assess`."""
-        return await self.toolkit.assess(context, tool, arguments, patterns)
 
     @runs_call
     async def run(

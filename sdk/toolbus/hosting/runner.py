@@ -205,14 +205,6 @@ class Runner:
         """Host a toolkit. Raises ValueError if one of its name is hosted already."""
         return self.definitions.add(toolkit, public=public)
 
-    def stop_hosting(self, hosted: HostedToolkit) -> None:
-        """Accept no more calls for a toolkit; running ones continue."""
-        self.definitions.remove(hosted)
-
-    async def drained(self, hosted: HostedToolkit) -> None:
-        """Wait until no call of a toolkit is running."""
-        await hosted.drained()
-
     async def idle(self) -> None:
         """Wait until no call that arrived on this connection is running."""
         while tasks := [

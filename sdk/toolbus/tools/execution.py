@@ -179,8 +179,6 @@ class Execution(ToolRun):
     unentered: Executed = "no"
     source: ChunkSource | None = None
     """The input of the call, if it has one."""
-    started: bool = False
-    """Whether anything of the tool may have run."""
     timed_out: bool = False
     """The tool's own `timeout_s` has passed."""
     given_up: bool = False

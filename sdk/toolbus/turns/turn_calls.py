@@ -494,7 +494,7 @@ class LocalDispatch:
         self, context: ToolContext, arguments: dict[str, Any], patterns: tuple[str, ...]
     ) -> Assessment:
         """Ask the tool about a call."""
-        return await self._toolkit.assess(context, self._tool, arguments, patterns)
+        return await self._toolkit.toolkit.assess(context, self._tool, arguments, patterns)
 
 
 class RemoteDispatch:

@@ -69,7 +69,7 @@ async def test_unknown_tool_and_withdrawn_toolkit_are_refused(host_stage: HostSt
     error = await server.error()
     assert (error.code, error.executed) == ("not_found", "no")
 
-    server.runner.stop_hosting(hosted_by(server))
+    server.runner.definitions.remove(hosted_by(server))
     server.dispatch(2, "echo", text="x")
     error = await server.error()
     assert (error.code, error.executed, error.retryable) == ("no_host", "no", True)
@@ -456,8 +456,8 @@ async def test_draining_waits_for_the_calls_that_run(host_stage: HostStage) -> N
     hosted = hosted_by(server)
     server.dispatch(1, "hold")
     await host_stage.wait_entered()
-    server.runner.stop_hosting(hosted)
-    draining = asyncio.ensure_future(server.runner.drained(hosted))
+    server.runner.definitions.remove(hosted)
+    draining = asyncio.ensure_future(hosted.drained())
     done, _ = await asyncio.wait([draining], timeout=0.05)
     assert not done
     server.cancel(1)
