@@ -9,8 +9,10 @@ where there are too many a `$ref` is dropped. It takes time linear in the schema
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeAlias
 
 from toolbus.schemas.keywords import CHILDREN, IN_PLACE, SUBSCHEMAS
@@ -77,8 +79,8 @@ class Part:
 
 Drop: TypeAlias = Callable[[Part, str, str], None]
 """Drops a keyword of a subschema for a reason."""
-_Counts: TypeAlias = dict[Part, int]
-_Starts: TypeAlias = dict[Part, Part | None]
+_Counts: TypeAlias = Counter[Part]
+_Starts: TypeAlias = dict[Part, Part]
 _REASON = "the schema would be applied too often to one value"
 
 
@@ -168,7 +170,7 @@ def _visits(ordered: Iterable[Part]) -> _Counts:
     Args:
         ordered: All subschemas, each after those that are applied to the same place.
     """
-    visits: _Counts = {}
+    visits = _Counts()
     for part in ordered:
         visits[part] = 1 + sum(visits[inner] for inner in part.in_place())
         if visits[part] > _MAX_APPLIED:
@@ -179,7 +181,7 @@ def _visits(ordered: Iterable[Part]) -> _Counts:
 def _bound_copied(ordered: Iterable[Part], drop: Drop) -> None:
     """Bound what is copied for branches."""
     chars = {part: _chars_of(part) for part in ordered}
-    copied: _Counts = {}
+    copied = _Counts()
     left = _MAX_COPIED
     for part in chars:
         if part.is_gone:
@@ -205,16 +207,15 @@ def _starts(ordered: Iterable[Part]) -> _Starts:
     """Return for each subschema where to start in place of it: what leads deeper into a value.
 
     A subschema that only has a `$ref`, or one among simple ones, is where that leads, so that a
-    definition with many references is gone through once. None if nothing is deeper.
+    definition with many references is gone through once. One with nothing deeper is not among them.
     """
     starts: _Starts = {}
     for part in ordered:
-        inner = (starts[other] for other in part.in_place())
-        deeper = [start for start in inner if start is not None]
+        deeper = [starts[other] for other in part.in_place() if other in starts]
         if len(deeper) > 1 or not CHILDREN.keys().isdisjoint(part.fields):
             starts[part] = part
-        else:
-            starts[part] = deeper[0] if deeper else None
+        elif deeper:
+            starts[part] = deeper[0]
     return starts
 
 
@@ -238,7 +239,7 @@ def _places(closure: _Counts, starts: _Starts, budget: _Budget) -> list[_Counts]
         starts: Where to start for each subschema.
         budget: The steps that are left.
     """
-    places: list[_Counts] = [{}, {}, {}]
+    places = [_Counts(), _Counts(), _Counts()]
     named: dict[tuple[int, tuple[str, ...]], _Counts] = {}
     """What is applied to properties and to items of some names, beside what is to all. A subschema
     with nothing deeper is not counted: it is applied no more often than the one that it is in."""
@@ -246,30 +247,22 @@ def _places(closure: _Counts, starts: _Starts, budget: _Budget) -> list[_Counts]
         for keyword in part.fields:
             if keyword in _PLACE_OF:
                 for child in part.under(keyword):
-                    _count(places[_PLACE_OF[keyword]], child, times)
+                    places[_PLACE_OF[keyword]][child] += times
             elif keyword in _OTHERS:
                 others = part.fields.get(_OTHERS[keyword])
                 for child in part.under(keyword):
-                    place = named.setdefault((_PLACE_OF[_OTHERS[keyword]], child.steps[1:]), {})
-                    if starts[child] is not None:
-                        _count(place, child, times)
+                    place = named.setdefault(
+                        (_PLACE_OF[_OTHERS[keyword]], child.steps[1:]), _Counts()
+                    )
+                    if child in starts:
+                        place[child] += times
                     if isinstance(others, Part):
-                        _count(place, others, -times)
+                        place[others] -= times
     for (index, _), counts in named.items():
         budget.spend(len(places[index]))
-        places.append(_sum(places[index], counts))
+        places.append(places[index].copy())
+        places[-1].update(counts)
     return places
-
-
-def _sum(counts: _Counts, more: _Counts) -> _Counts:
-    total = {**counts}
-    for part, times in more.items():
-        _count(total, part, times)
-    return total
-
-
-def _count(counts: _Counts, part: Part, times: int) -> None:
-    counts[part] = counts.get(part, 0) + times
 
 
 def _bound_places(root: Part, visits: _Counts, drop: Drop, budget: _Budget) -> bool:
@@ -286,20 +279,23 @@ def _bound_places(root: Part, visits: _Counts, drop: Drop, budget: _Budget) -> b
     """
     starts = _starts(visits)
     places: dict[Part, list[_Counts]] = {}
-    waiting = [starts[root] or root]
+    deeper: dict[Part, list[Part]] = {}
+    waiting = [starts.get(root, root)]
     while waiting:
         start = waiting.pop()
         if start not in places:
             places[start] = _places(_closure(start, budget), starts, budget)
-            waiting += _deeper(places[start], starts)
-    ordered, _ = _in_order(places, lambda start: _deeper(places[start], starts))
-    costs = dict(visits)
+            below = chain.from_iterable(places[start])
+            deeper[start] = [starts[part] for part in below if part in starts]
+            waiting += deeper[start]
+    ordered, _ = _in_order(places, deeper.__getitem__)
+    costs = visits.copy()
     growing: list[Part] = []
     for _ in range(_MAX_PASSES):
         growing = []
         for start in ordered:
             cost = max(
-                sum(costs[starts[part] or part] * times for part, times in place.items())
+                sum(costs[starts.get(part, part)] * times for part, times in place.items())
                 for place in places[start]
             )
             if cost > costs[start]:
@@ -309,15 +305,6 @@ def _bound_places(root: Part, visits: _Counts, drop: Drop, budget: _Budget) -> b
             break
     growing = growing or [start for start in ordered if costs[start] > _MAX_APPLIED]
     return bool(growing) and _cut(growing, places, drop)
-
-
-def _deeper(places: Iterable[_Counts], starts: _Starts) -> Iterator[Part]:
-    """Yield where to start for some places."""
-    for place in places:
-        for part in place:
-            start = starts[part]
-            if start is not None:
-                yield start
 
 
 def _cut(growing: Sequence[Part], places: dict[Part, list[_Counts]], drop: Drop) -> bool:
@@ -343,11 +330,11 @@ def _cut(growing: Sequence[Part], places: dict[Part, list[_Counts]], drop: Drop)
 
 def _closure(start: Part, budget: _Budget) -> _Counts:
     """Return what is applied to the place of a subschema, and how often: in place."""
-    closure: _Counts = {}
+    closure = _Counts()
     waiting = [start]
     while waiting:
         part = waiting.pop()
         budget.spend(1 if part in closure else 1 + len(part.children))
-        _count(closure, part, 1)
+        closure[part] += 1
         waiting += part.in_place()
     return closure
