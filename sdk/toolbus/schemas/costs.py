@@ -16,7 +16,7 @@ from itertools import chain
 from typing import Any, TypeAlias
 
 from toolbus.schemas.keywords import CHILDREN, IN_PLACE, SUBSCHEMAS
-from toolbus.schemas.walker import held
+from toolbus.schemas.walker import held_by
 
 __all__ = ["Part", "bound_costs"]
 
@@ -68,7 +68,11 @@ class Part:
 
     def under(self, *keywords: str) -> Iterator[Part]:
         """Yield the subschemas of some keywords, those that are objects."""
-        return (item for item in held(self.fields, keywords) if type(item) is Part)
+        for keyword in keywords:
+            if keyword in self.fields:
+                for item in held_by(keyword, self.fields[keyword]):
+                    if type(item) is Part:
+                        yield item
 
     def in_place(self) -> Iterator[Part]:
         """Yield the subschemas that are applied to the same value."""

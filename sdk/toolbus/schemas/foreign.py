@@ -220,11 +220,7 @@ class _Reader:
                 self._bases[child] = self._bases[part]
                 part.children[steps] = held[steps] = child
                 yield item, child
-        part.fields[keyword] = {
-            Holds.ONE: held.get((keyword,)),
-            Holds.LIST: [*held.values()],
-            Holds.NAMED: {steps[-1]: item for steps, item in held.items()},
-        }[SUBSCHEMAS[keyword]]
+        part.fields[keyword] = _value_of(SUBSCHEMAS[keyword], held)
 
     def _is_usable(self, part: Part, keyword: str, name: Any) -> bool:
         """Whether a name, or a pattern of names, can be used."""
@@ -400,6 +396,14 @@ def _items(keyword: str, value: Any) -> list[tuple[tuple[Any, ...], Any]] | None
     if holds is Holds.NAMED and isinstance(value, dict):
         return [((keyword, name), item) for name, item in value.items()]
     return None
+
+
+def _value_of(holds: Holds, held: dict[tuple[str, ...], Part | bool]) -> Any:
+    """Return the value of a keyword with these subschemas, which are there by their steps."""
+    if holds is Holds.NAMED:
+        return {steps[-1]: item for steps, item in held.items()}
+    items = [*held.values()]
+    return items[0] if holds is Holds.ONE else items
 
 
 def _in_2020_12(fields: dict[str, Any], draft: int) -> dict[str, Any]:
