@@ -18,6 +18,7 @@ from toolbus import Toolkit
 from toolbus.bounded_logging import bounded_logger
 from toolbus_toolkits.files.assessing import Assessor
 from toolbus_toolkits.files.reached import FilesConfig, ReachedFiles
+from toolbus_toolkits.files.reading import ReadResult
 from toolbus_toolkits.files.search_tools import (
     Entry,
     GlobResult,
@@ -25,7 +26,7 @@ from toolbus_toolkits.files.search_tools import (
     ListResult,
     SearchTools,
 )
-from toolbus_toolkits.files.text_tools import ChangeResult, ReadResult, TextTools
+from toolbus_toolkits.files.text_tools import ChangeResult, TextTools
 from toolbus_toolkits.files.transfer_tools import PutResult, TransferTools
 from toolbus_toolkits.files.watching import WatchedChange
 

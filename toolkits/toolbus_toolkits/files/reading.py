@@ -7,6 +7,8 @@ import os
 from itertools import pairwise
 from typing import IO, NamedTuple
 
+from typing_extensions import TypedDict
+
 from toolbus import FileChunk, ToolContext
 from toolbus.models.results import MAX_RESULT_FILE_BYTES
 from toolbus.untrusted_text import one_line
@@ -21,7 +23,7 @@ from toolbus_toolkits.files.text import (
     token_of,
 )
 
-__all__ = ["MAX_UNKNOWN_BYTES", "ReadText", "read_file"]
+__all__ = ["MAX_UNKNOWN_BYTES", "ReadResult", "read_file"]
 
 _MAX_SHOWN = MAX_SHOWN_CHARS - 1_000
 """Of the lines; the rest is for the words below them."""
@@ -190,17 +192,20 @@ _SIGNATURES = (
 )
 
 
-class ReadText(NamedTuple):
+class ReadResult(TypedDict):
     """A part of a text file."""
 
     text: str
+    """Its lines, each with its number and a tab before it."""
     token: str
-    is_cut: bool
+    """The version of the file."""
+    truncated: bool
+    """Whether lines follow that are not shown, or a line is cut."""
 
 
 def read_file(
     files: ReachedFiles, context: ToolContext, path: str, offset: int, limit: int
-) -> ReadText | FileChunk:
+) -> ReadResult | FileChunk:
     """Read lines of a text file, or an image; blocking.
 
     Raises `ToolFailed`.
@@ -230,7 +235,7 @@ def read_file(
             raise failure("binary", text) from None
         seen = Seen(scan.token, found.line_count).added(found.seen)
         files.seen.add(context, location.path, seen)
-        return ReadText(found.text, scan.token, found.is_cut)
+        return ReadResult(text=found.text, token=scan.token, truncated=found.is_cut)
 
 
 def _media_type_of(block: bytes) -> str:

@@ -15,26 +15,15 @@ from toolbus_toolkits.files.assessing import Assessor
 from toolbus_toolkits.files.changes import Change, Editing, Inserting, Writing
 from toolbus_toolkits.files.planning import CHANGE_THREADS, Commit, Plan, planned
 from toolbus_toolkits.files.reached import Path, ReachedFiles, Token, failure
-from toolbus_toolkits.files.reading import read_file
+from toolbus_toolkits.files.reading import ReadResult, read_file
 from toolbus_toolkits.files.text import MAX_SHOWN_CHARS
 from toolbus_toolkits.workspace import replaced
 
-__all__ = ["ChangeResult", "ReadResult", "TextTools"]
+__all__ = ["ChangeResult", "TextTools"]
 
 _MAX_TEXT_CHARS = 4 * 1024 * 1024
 
 NewText = Annotated[str, Field(max_length=_MAX_TEXT_CHARS)]
-
-
-class ReadResult(TypedDict):
-    """A part of a text file."""
-
-    text: str
-    """Its lines, each with its number and a tab before it."""
-    token: str
-    """The version of the file."""
-    truncated: bool
-    """Whether lines follow that are not shown, or a line is cut."""
 
 
 class ChangeResult(TypedDict):
@@ -96,10 +85,7 @@ class TextTools:
         """
         self._files.seen.prepare(context)
         async with self._files.whole.for_caller(context):
-            found = await FILE_THREADS.run(read_file, self._files, context, path, offset, limit)
-        if isinstance(found, FileChunk):
-            return found
-        return ReadResult(text=found.text, token=found.token, truncated=found.is_cut)
+            return await FILE_THREADS.run(read_file, self._files, context, path, offset, limit)
 
     async def _write(
         self, context: ToolContext, path: Path, text: NewText, token: Token | None = None

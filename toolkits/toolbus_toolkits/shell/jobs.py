@@ -17,7 +17,6 @@ import time
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
 
 from toolbus import ToolFailed
 from toolbus.concurrency.tasks import retrieve_error
@@ -49,15 +48,6 @@ _MAX_ENDED_CHARS = 64 * 1024 * 1024
 are left out."""
 _END_S = 1.0
 _WRITE_S = 5.0
-
-
-class Page(NamedTuple):
-    """A part of an output, for one answer of `read`."""
-
-    text: str
-    """With control characters escaped."""
-    next: int
-    """Where the next part begins."""
 
 
 class _Ends:
@@ -122,11 +112,14 @@ class Output(_Ends):
         """How many characters are retained: the beginning and the end."""
         return self.head_size + self.size - self.tail_start
 
-    def page(self, offset: int) -> Page:
-        """Return the part that begins at an offset, of at most `MAX_CHARS` characters."""
+    def page(self, offset: int) -> tuple[str, int]:
+        """Return the part that begins at an offset, escaped, and the offset of the next one.
+
+        It has at most `MAX_CHARS` characters.
+        """
         if offset < self.head_size:
             text, used = _shown_start(self.head()[offset : offset + MAX_CHARS], MAX_CHARS)
-            return Page(text, offset + used)
+            return text, offset + used
         note = ""
         start = self.tail_start
         if offset < start:
@@ -136,7 +129,7 @@ class Output(_Ends):
         begin = offset - start
         limit = MAX_CHARS - len(note)
         text, used = _shown_start(self.tail()[begin : begin + limit], limit)
-        return Page(note + text, offset + used)
+        return note + text, offset + used
 
 
 class Excerpt(_Ends):

@@ -322,10 +322,10 @@ class ShellTools:
             offset: The character to begin with: `next` of the part before.
         """
         found = self.jobs.get(asker_of(context), job)
-        page = found.output.page(offset)
+        text, next_offset = found.output.page(offset)
         return JobPage(
-            text=page.text,
-            next=page.next,
+            text=text,
+            next=next_offset,
             size=found.output.size,
             running=found.is_running,
             exit=found.exit,
