@@ -64,12 +64,8 @@ def unified_diff(
 ) -> str:
     """Return a unified diff with three lines of context; empty if nothing differs.
 
-    Args:
-        before: The lines before.
-        after: The lines after.
-        blocks: Where they may differ, ascending.
-        names: How the file is named before and after.
-        max_chars: How long it may be. Of a longer one the middle is left out: it says how much.
+    The blocks say where the lines may differ, ascending; the names are those before and after. Of a
+    diff that is longer than `max_chars` the middle is left out: it says how much.
     """
     work = _Work(_MAX_STEPS)
     joined = _joined(blocks)

@@ -220,10 +220,7 @@ def close_files(opened: dict[bytes, int]) -> None:
 class NewestFiles:
     """The newest of the files that are added.
 
-    Args:
-        folder: The folder that is searched.
-        limit: How many are returned.
-        select: Returns those of some names that count.
+    `select` returns those of some names that count.
     """
 
     def __init__(

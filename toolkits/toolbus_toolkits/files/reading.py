@@ -50,10 +50,6 @@ class ExcerptScan:
     r"""Finds the lines of an excerpt in blocks in which a line ends with the byte of `\n`.
 
     It keeps no more of them than can be shown.
-
-    Args:
-        offset: The number of the first line.
-        limit: The most lines.
     """
 
     def __init__(self, offset: int, limit: int) -> None:

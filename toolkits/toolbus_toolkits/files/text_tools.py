@@ -36,12 +36,7 @@ class ChangeResult(TypedDict):
 
 
 class TextTools:
-    """The tools that read and change text.
-
-    Args:
-        files: The files.
-        assessor: What says before a call what it would do.
-    """
+    """The tools that read and change text."""
 
     def __init__(self, files: ReachedFiles, assessor: Assessor) -> None:
         self._files = files

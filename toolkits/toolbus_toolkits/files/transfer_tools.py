@@ -37,11 +37,7 @@ __all__ = ["PutResult", "TransferTools", "Upload"]
 class Upload:
     """One file that is received. Blocking; its methods wait for each other.
 
-    Args:
-        files: The files.
-        context: The call.
-        path: Where the file is to be.
-        token: The version that it replaces; by default that which the caller has seen last.
+    Without a token it replaces the version that the caller has seen last.
 
     Raises `ToolFailed` if the caller may not replace what is there.
     """
@@ -212,12 +208,7 @@ class PutResult(TypedDict):
 
 
 class TransferTools:
-    """The tools that send, receive and watch files of any size.
-
-    Args:
-        files: The files.
-        assessor: What says before a call what it would do.
-    """
+    """The tools that send, receive and watch files of any size."""
 
     def __init__(self, files: ReachedFiles, assessor: Assessor) -> None:
         self._files = files

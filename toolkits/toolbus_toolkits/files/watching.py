@@ -495,11 +495,7 @@ _LATEST_S = 0.5
 class Watch:
     """A folder or a file that is watched.
 
-    Args:
-        files: The files.
-        context: The call.
-        path: What is watched.
-        on_change: Is called on the thread of `run` when there is something to `take`.
+    `on_change` is called on the thread of `run` when there is something to `take`.
     """
 
     def __init__(

@@ -56,13 +56,8 @@ def assess_line(
 ) -> Assessment:
     """Return what a command line would do, without running it.
 
-    Args:
-        line: What bash is given.
-        directory: Where it starts.
-        environment: The variables that it starts with.
-        roots: The working directories.
-        sensitive: The files that a person decides about.
-        patterns: The patterns of rules that are asked about.
+    It starts in a directory, with the variables of an environment. The patterns are those of rules
+    that are asked about.
     """
     reading = read_line(line, environment)
     if reading.faults:

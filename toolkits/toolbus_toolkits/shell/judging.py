@@ -117,14 +117,7 @@ def changes_meaning(
 def judge_command(
     command: SimpleCommand, effect: Effect, resolver: PathResolver, environment: Mapping[str, str]
 ) -> Verdict:
-    """Judge one command.
-
-    Args:
-        command: It may have no words.
-        effect: What it does with its words.
-        resolver: Where it may do it.
-        environment: The variables that the line starts with.
-    """
+    """Judge one command, which may have no words, of a line that starts with some variables."""
     verdict = Verdict(command, effect)
     if effect.immune:
         verdict.immune.append(effect.immune)

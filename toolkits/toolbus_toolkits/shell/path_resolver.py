@@ -62,11 +62,7 @@ class Target:
 class PathResolver:
     """What one line may reach, at the moment when it is assessed.
 
-    Args:
-        directory: Where it starts.
-        home: The home of its user; "" if that is not known.
-        roots: The working directories.
-        sensitive: The files that a person decides about.
+    The home is that of its user; "" if that is not known.
     """
 
     def __init__(

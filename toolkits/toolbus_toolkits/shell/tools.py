@@ -103,14 +103,7 @@ class ShellTool(FunctionTool):
 
 
 class ShellTools:
-    """The tools of one shell.
-
-    Args:
-        config: The config.
-        name: The name of the toolkit.
-
-    Raises `ValueError` where there is no bash.
-    """
+    """The tools of one shell. Raises `ValueError` where there is no bash."""
 
     def __init__(self, config: ShellConfig, name: str) -> None:
         self._name = name

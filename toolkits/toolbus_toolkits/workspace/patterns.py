@@ -75,9 +75,6 @@ class PathPattern:
 
     To compare it takes time that grows with the path alone, whatever the pattern.
 
-    Args:
-        text: The pattern.
-
     Raises `ValueError` for what is no pattern, such as a bracket that is not closed, and for one
     with a name `..`, with a `!` at its start, or with braces that stand for too many texts.
     """

@@ -86,9 +86,6 @@ class Draft:
     where the system allows its owner, group and access list. It loses the bits setuid and setgid,
     as the kernel clears them where a file is written in place: the new bytes are not those that
     were trusted with them. A new file has the permissions that the umask leaves.
-
-    Args:
-        location: Where it is.
     """
 
     def __init__(self, location: Location) -> None:

@@ -205,10 +205,6 @@ def program_options(command: SimpleCommand, rows: Mapping[str, Command]) -> Iter
 
     The value of another option counts as an option too, and so does a letter among others, since
     not all options of a command are known here.
-
-    Args:
-        command: The command.
-        rows: The rows of commands by their names.
     """
     letters = _base_name(command) not in _ONE_DASH
     for described in _described(command, rows):

@@ -226,10 +226,7 @@ def without_calls(
 ) -> tuple[SimpleCommand, ...]:
     """Return the commands without calls of functions: the commands of the body stand for them.
 
-    Args:
-        commands: The commands of the line.
-        functions: By name, where the commands of its body are.
-        environment: The variables that the line starts with.
+    Of each function it is given where the commands of its body are.
 
     Raises:
         UnreadableError: A function hides a command, or functions call each other.
