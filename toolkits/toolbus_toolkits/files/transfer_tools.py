@@ -383,6 +383,4 @@ async def _received(
 def _media_type(name: str) -> str | None:
     """Return the media type of the bytes of a file, by its name; None if that tells nothing."""
     kind, encoding = mimetypes.guess_type(name)
-    if encoding is None:
-        return kind
-    return "application/gzip" if encoding == "gzip" else None
+    return {None: kind, "gzip": "application/gzip"}.get(encoding)

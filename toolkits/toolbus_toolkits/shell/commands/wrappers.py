@@ -121,11 +121,11 @@ def _sudo(arguments: Arguments) -> Effect:
     why = "it runs a command as another user"
     if not arguments.has("-s --shell -i --login"):
         return _runs_as_other(arguments, why)
-    command = arguments.command
-    runs = _texts_and_tails(command)
-    is_shell = not arguments.operands
-    immune = "it runs a shell as another user, which runs what it reads" if is_shell else ""
-    return Effect(why=why, immune=immune, runs=runs, reads_lines=is_shell)
+    runs = _texts_and_tails(arguments.command)
+    if arguments.operands:
+        return Effect(why=why, runs=runs)
+    immune = "it runs a shell as another user, which runs what it reads"
+    return Effect(why=why, immune=immune, runs=runs, reads_lines=True)
 
 
 def _chroot(arguments: Arguments) -> Effect:
