@@ -107,7 +107,10 @@ def is_unsampled(traceparent: str) -> bool:
 def is_sampled(traceparent: str | None) -> bool:
     """Whether a `traceparent` asks to be recorded, by its shape and its flag alone."""
     return (
-        _has_shape(traceparent) and traceparent is not None and traceparent[54] in _SAMPLED_DIGITS
+        isinstance(traceparent, str)
+        and len(traceparent) == _TRACEPARENT_CHARS
+        and traceparent[:3] == "00-"
+        and traceparent[54] in _SAMPLED_DIGITS
     )
 
 
@@ -225,14 +228,6 @@ def enter_call_as_trace(call_id: str) -> None:
     A call id that is not a valid trace id leaves the task without a trace.
     """
     attach(below(_CallAsTrace(call_id)))
-
-
-def _has_shape(traceparent: object) -> bool:
-    return (
-        isinstance(traceparent, str)
-        and len(traceparent) == _TRACEPARENT_CHARS
-        and traceparent[:3] == "00-"
-    )
 
 
 def _may_travel(tracestate: object) -> bool:

@@ -61,14 +61,6 @@ def _is_header(entry: str) -> bool:
     return bool(equals) and is_sendable and _HEADER_NAME.fullmatch(name.strip()) is not None
 
 
-def _is_attribute(entry: str) -> bool:
-    return entry.find("=") > 0 and bool(entry.encode())
-
-
-def _is_detector(name: str) -> bool:
-    return name == "*" or bool(entry_points(group="opentelemetry_resource_detector", name=name))
-
-
 def _count(lowest: int, default: int) -> _Rule:
     form = f"a whole number from {lowest} to {_MAX_NUMBER}"
     return _Rule(form, f"{default} is", lambda value: lowest <= int(value) <= _MAX_NUMBER)
@@ -107,10 +99,18 @@ _RULES: Mapping[str, _Rule] = {
     # Bytes that are not UTF-8 are surrogates here, and no span can be encoded with them.
     "OTEL_SERVICE_NAME": _Rule("text in UTF-8", "the name of the program is", str.encode),
     "OTEL_RESOURCE_ATTRIBUTES": _Rule(
-        "name=value pairs in UTF-8", "the others are", _is_attribute, is_list=True
+        "name=value pairs in UTF-8",
+        "the others are",
+        lambda entry: entry.find("=") > 0 and entry.encode(),
+        is_list=True,
     ),
     "OTEL_EXPERIMENTAL_RESOURCE_DETECTORS": _Rule(
-        "names of installed detectors", "the others are", _is_detector, is_list=True
+        "names of installed detectors",
+        "the others are",
+        lambda name: (
+            name == "*" or entry_points(group="opentelemetry_resource_detector", name=name)
+        ),
+        is_list=True,
     ),
     "OTEL_TRACES_SAMPLER": _choice(
         "parentbased_always_on",
