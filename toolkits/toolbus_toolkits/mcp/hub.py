@@ -273,19 +273,16 @@ class McpHub:
                             server.hosted.set()
                             _logger.info("MCP server %s is hosted", server.name)
                     except (RoomException, ValueError, TypeError) as error:
-                        self._refuse(server, error)
+                        self.refused[server.name] = one_line(str(error), MAX_REASON_CHARS)
+                        text = "it is not hosted"
+                        if server.hosted.is_set():
+                            text = "its new definition is refused, the old one stays"
+                        _logger.error("MCP server %s: %s: %s", server.name, text, error)
                     else:
                         self.refused.pop(server.name, None)
                     self._answered[server.name].set()
         finally:
             server.hosted.clear()
-
-    def _refuse(self, server: McpServer, error: Exception) -> None:
-        self.refused[server.name] = one_line(str(error), MAX_REASON_CHARS)
-        text = "it is not hosted"
-        if server.hosted.is_set():
-            text = "its new definition is refused, the old one stays"
-        _logger.error("MCP server %s: %s: %s", server.name, text, error)
 
 
 def _read_usable(paths: Iterable[Path]) -> list[ServersFile]:

@@ -50,12 +50,17 @@ def tool_names(operations: Iterable[Operation]) -> dict[tuple[str, str], str]:
     or that several operations share ends with a digest of the method and path. So the name of an
     operation depends neither on the order of the description nor on which operations are chosen.
     """
-    plain = {operation.key: _plain(operation) for operation in operations}
-    count = Counter(plain.values())
-    return {
-        key: name if count[name] == 1 and len(name) <= _MAX_NAME else _with_digest(name, key)
-        for key, name in plain.items()
-    }
+    names: dict[tuple[str, str], str] = {}
+    for operation in operations:
+        name = _sanitised(operation.id, r"[^A-Za-z0-9_-]+")
+        path = f"{operation.method.lower()}{operation.path}"
+        names[operation.key] = name or _sanitised(path, r"[^A-Za-z0-9-]+")
+    count = Counter(names.values())
+    for key, name in names.items():
+        if count[name] > 1 or len(name) > _MAX_NAME:
+            digest = hashlib.sha256(" ".join(key).encode()).hexdigest()[:_DIGEST_CHARS]
+            names[key] = f"{name[: _MAX_NAME - _DIGEST_CHARS - 1]}_{digest}"
+    return names
 
 
 def toolkit_name(title: str) -> str:
@@ -94,18 +99,8 @@ class ArgumentNames:
         return name
 
 
-def _plain(operation: Operation) -> str:
-    name = _sanitised(operation.id, r"[^A-Za-z0-9_-]+")
-    return name or _sanitised(f"{operation.method.lower()}{operation.path}", r"[^A-Za-z0-9-]+")
-
-
 def _sanitised(text: str, pattern: str) -> str:
     return re.sub(pattern, "_", text).strip("_")
-
-
-def _with_digest(name: str, key: tuple[str, str]) -> str:
-    digest = hashlib.sha256(" ".join(key).encode()).hexdigest()[:_DIGEST_CHARS]
-    return f"{name[: _MAX_NAME - _DIGEST_CHARS - 1]}_{digest}"
 
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
