@@ -63,12 +63,10 @@ from toolbus_server.calls.delegation import (
     GradualEnds,
     builders_of,
     call_context,
-    check_authority,
-    complete_refusal,
-)
-from toolbus_server.calls.forwarding import (
     callers_behind,
+    check_authority,
     check_forwarders,
+    complete_refusal,
     resolve_for,
 )
 from toolbus_server.calls.stream_relay import READER_BUDGET_BYTES, StreamRelay, is_stream

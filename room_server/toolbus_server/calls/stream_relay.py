@@ -202,11 +202,10 @@ class StreamRelay:
     def input(self, caller: Connection, frame: Input) -> None:
         """Forward a chunk of a call's input to its host."""
         call = caller.calls.get(frame.id)
-        streams = None if call is None else call.streams
-        direction = None if streams is None else streams.inputs
-        if direction is None:
+        if call is None or call.streams is None or call.streams.inputs is None:
             self.dropped += 1
             return
+        direction = call.streams.inputs
         onward = Input(direction.reader_id, frame.number, frame.body, frame.last)
         if direction.is_done or (frame.body is None and not frame.last):
             self._broken(direction, StreamBroken("the input continues after its end, or is empty"))
@@ -222,11 +221,9 @@ class StreamRelay:
     def credit(self, connection: Connection, frame: Credit) -> None:
         """Add the credit that a reader gave, and pass on what the budget allows."""
         call = (connection.dispatched if frame.of_input else connection.calls).get(frame.id)
-        streams = None if call is None else call.streams
-        if streams is None:
-            self.dropped += 1
-            return
-        direction = streams.inputs if frame.of_input else streams.results
+        direction = None
+        if call is not None and call.streams is not None:
+            direction = call.streams.inputs if frame.of_input else call.streams.results
         if direction is None:
             self.dropped += 1
             return
@@ -237,10 +234,10 @@ class StreamRelay:
     def progress(self, host: Connection, frame: Progress) -> None:
         """Forward a call's progress if its caller asked for it and its send queue is empty."""
         call = host.dispatched.get(frame.id)
-        streams = None if call is None else call.streams
-        if call is None or streams is None or not streams.progress:
+        if call is None or call.streams is None or not call.streams.progress:
             self.dropped += 1
             return
+        streams = call.streams
         # It counts as life of the host even if it is dropped: a slow caller must not make a working
         # tool look stalled.
         streams.active_at = self._loop.time()

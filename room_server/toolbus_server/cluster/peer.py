@@ -50,7 +50,6 @@ __all__ = [
     "RESULT_LOST",
     "Peer",
     "RelayedCall",
-    "RemotePort",
     "inbox_of",
 ]
 

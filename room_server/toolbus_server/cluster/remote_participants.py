@@ -31,7 +31,6 @@ from toolbus_server.rooms.hub import Hub, OpenRoom
 from toolbus_server.rooms.scheduling import Ended, Lane
 
 __all__ = [
-    "RemoteParticipant",
     "RemoteParticipants",
     "RemoteSubscribers",
     "SubscriberChannel",

@@ -47,7 +47,7 @@ from toolbus_server.registry.tool_visibility import Steps
 from toolbus_server.rooms.hub import ConnectedSession, Hub, OpenRoom
 from toolbus_server.rooms.scheduling import Ended, Lane
 
-__all__ = ["PublishedState", "ReplicatedRoom", "RoomOwner"]
+__all__ = ["ReplicatedRoom", "RoomOwner"]
 
 
 class PublishedState:

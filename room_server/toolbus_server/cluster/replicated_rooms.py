@@ -109,7 +109,7 @@ class ReplicatedRooms:
         lease, room = self._lease(), replica.name
         if not lease.is_held or self._rooms.get(room) is not replica:
             return
-        keys = (LEASES_KEY, *_keys(room), rooms_key(lease.node_id), _ROOMS_KEY)
+        keys = _keys(room, lease.node_id)
         try:
             if room in self._exits:
                 await asyncio.wait([self._exits[room]])
@@ -139,7 +139,7 @@ class ReplicatedRooms:
 
     async def _check(self, replica: ReplicatedRoom) -> None:
         lease = self._lease()
-        keys = (LEASES_KEY, *_keys(replica.name), rooms_key(lease.node_id), _ROOMS_KEY)
+        keys = _keys(replica.name, lease.node_id)
         was_missing = await lease.script("check_room", keys, lease.node_id, replica.name)
         if was_missing and self._rooms.get(replica.name) is replica:
             self.reload(replica)
@@ -155,7 +155,7 @@ class ReplicatedRooms:
         return await self._publish_as(node_id, room, msgpack.packb(changes, use_bin_type=False))
 
     async def _publish_as(self, writer: str, room: str, changes: bytes) -> tuple[int, list[Any]]:
-        keys = (LEASES_KEY, *_keys(room), rooms_key(writer), _ROOMS_KEY)
+        keys = _keys(room, writer)
         replica = self._rooms.get(room)
         has_entered = int(replica is not None and replica.is_loaded and changes != b"purge")
         more = (self._hub.limits.reservation_ms, changes, room_state.MAX_RESERVED, has_entered)
@@ -199,7 +199,7 @@ class ReplicatedRooms:
 
     async def _leave(self, replica: ReplicatedRoom, beyond: list[bytes]) -> None:
         lease = self._lease()
-        keys = (LEASES_KEY, *_keys(replica.name), rooms_key(lease.node_id), _ROOMS_KEY)
+        keys = _keys(replica.name, lease.node_id)
         if replica.loading is not None:  # which waits for the exit before this one
             await asyncio.wait([replica.loading])
         await replica.wait_until_published()
@@ -309,9 +309,10 @@ def rooms_key(node_id: str) -> str:
     return f"toolbus:rooms:{node_id}"
 
 
-def _keys(room: str) -> Iterator[str]:
-    """Return the keys of a room, in the order in which scripts take them."""
-    return (f"toolbus:{{r:{room}}}:{part}" for part in _PARTS)
+def _keys(room: str, node_id: str) -> list[str]:
+    """Return the keys that scripts take for a room and a node that holds it."""
+    parts = [f"toolbus:{{r:{room}}}:{part}" for part in _PARTS]
+    return [LEASES_KEY, *parts, rooms_key(node_id), _ROOMS_KEY]
 
 
 def _pairs(flat: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:

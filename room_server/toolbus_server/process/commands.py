@@ -26,8 +26,7 @@ from toolbus.cli.options import check_drain, check_listen_host, read_mib
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.log_output import chosen_output
 from toolbus_server.process.key_files import add_key
-from toolbus_server.process.serve import log_to_stderr, run
-from toolbus_server.process.serve_options import ServeOptions, Switch, load_keys
+from toolbus_server.process.serve import ServeOptions, Switch, load_keys, log_to_stderr, run
 
 __all__ = ["key", "serve"]
 

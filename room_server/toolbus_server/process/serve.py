@@ -1,6 +1,7 @@
-"""Runs one room server with the settings of `toolbus serve`, until a signal ends it.
+"""The options of `toolbus serve`, and one room server that runs by them until a signal ends it.
 
-The options are read in `serve_options`; several servers behind one port are `workers`' task.
+Keys and certificates are read here, and options that are not valid are refused. Flags, variables
+and files are read in `commands`; several servers behind one port are `workers`' task.
 """
 
 from __future__ import annotations
@@ -9,28 +10,269 @@ import asyncio
 import errno
 import logging
 import signal
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+import socket
+import ssl
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from os import R_OK, access
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+from urllib.parse import urlsplit
 
+from toolbus.auth.keys import KeyRing
 from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency import event_loop
 from toolbus.concurrency.thread_signals import STOP_SIGNALS
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.forked_children import keep_handler_from_children
 from toolbus.log_output import LogOutput
+from toolbus.settings import DEV_KEYS_FILE, home_of, is_loopback_host
 from toolbus.telemetry.tracing import recorded
-from toolbus_server.access.connection_limits import raise_descriptor_limit
-from toolbus_server.process.key_files import KeyReloader
-from toolbus_server.process.serve_options import ServeOptions
+from toolbus.untrusted_text import one_line
+from toolbus_server.access.connection_limits import network_of, raise_descriptor_limit
+from toolbus_server.process.key_files import KeyReloader, check_writers, dev_keys, private_to_owner
 from toolbus_server.settings import ServerSettings
 from toolbus_server.websocket.server import RoomServer
 
 __all__ = [
+    "ServeOptions",
+    "Switch",
     "listen_error",
+    "load_keys",
     "log_to_stderr",
     "run",
     "run_until_stopped",
 ]
+
+_NO_KEYS = (
+    "there are no keys to check tokens with: make one with `toolbus key create` "
+    "and start with --keys keys.toml, or try things out on this machine with `toolbus serve --dev`"
+)
+
+_HOSTS_RETURN_S = 6.0
+"""Longer than the longest pause before a client reconnects, which is 5 s."""
+
+Switch: TypeAlias = Literal["on", "off"]
+"""The values of a flag that turns something on or off."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """The options of `toolbus serve`."""
+
+    dev: bool
+    host: str
+    port: int
+    keys: Path | None
+    allow_query_token: bool
+    drain_s: float
+    tls_cert: Path | None
+    tls_key: Path | None
+    trusted_origins: list[str]
+    max_per_address: int
+    max_per_identity: int
+    max_per_room: int
+    max_waiting_mib: int
+    trusted_proxies: list[str]
+    redis: str | None
+    node: str
+    workers: int
+    metrics: Switch
+
+    def to_settings(
+        self, variables: Mapping[str, str], warn: Callable[[str], None]
+    ) -> ServerSettings:
+        """Read keys and certificates, and return the server's settings.
+
+        Raises:
+            UsageError: The options are not valid.
+        """
+        host = self.host
+        tls = _tls(self.tls_cert, self.tls_key)
+        trusted = [] if self.keys is None else list(_trusted_keys(self.keys))
+        if self.dev:
+            host = _loopback(host)
+            trusted = [*_dev_keys(_dev_keys_file(variables), warn), *trusted]
+        if not trusted:
+            raise UsageError(_NO_KEYS)
+        _check_workers(self.workers, self.redis)
+        try:
+            keys = KeyRing(trusted)
+            keys.aliases()
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        if tls is None and not is_loopback_host(host):
+            warn(
+                f"NO TLS on {host}: who can read this network can read tokens and calls; give a "
+                "certificate with --tls-cert and --tls-key, or let only a proxy with TLS reach it"
+            )
+        return ServerSettings(
+            keys=keys,
+            host=host,
+            port=self.port,
+            allow_query_token=self.allow_query_token,
+            drain_s=self.drain_s,
+            hosts_return_s=_HOSTS_RETURN_S,
+            tls=tls,
+            trusted_origins=tuple(map(_origin, self.trusted_origins)),
+            max_per_address=self.max_per_address,
+            max_per_identity=self.max_per_identity,
+            max_per_room=self.max_per_room,
+            max_waiting_bytes=self.max_waiting_mib * 1024 * 1024,
+            trusted_proxies=tuple(_networks(self.trusted_proxies)),
+            redis=self.redis,
+            node=self.node,
+            asks_for_error_text=self.dev,
+            metrics=self.metrics == "on",
+        )
+
+    def check_redis(self, warn: Callable[[str], None]) -> None:
+        """Check the node's name and its Redis, if there is one.
+
+        A Redis that cannot be reached is not an error: the node joins when it can.
+
+        Raises:
+            UsageError: The name or the URL is not valid, or nodes cannot use this Redis.
+        """
+        if self.redis is None:
+            return
+        # A server without Redis imports no client of Redis.
+        from toolbus_server.cluster.node_name import check_node_name
+        from toolbus_server.cluster.redis.health_check import check_before_start
+        from toolbus_server.cluster.redis.url import pool_of
+
+        try:
+            pool_of(self.redis)
+        except ValueError as error:
+            raise UsageError(f"--redis: {error}") from error
+        try:
+            check_node_name(self.node)
+            if self.node and self.workers > 1:  # the longest name of a worker
+                check_node_name(f"{self.node}-{self.workers}")
+        except ValueError as error:
+            raise UsageError(f"--node: {error}") from error
+        for warning in asyncio.run(check_before_start(self.redis)):
+            warn(one_line(warning))
+
+    def key_files(self, variables: Mapping[str, str]) -> list[Path]:
+        """Return the paths of the files with the trusted keys."""
+        development = [_dev_keys_file(variables)] if self.dev else []
+        return development if self.keys is None else [*development, self.keys]
+
+
+def _dev_keys_file(variables: Mapping[str, str]) -> Path:
+    return home_of(variables) / DEV_KEYS_FILE
+
+
+def _loopback(host: str) -> str:
+    if not is_loopback_host(host):
+        raise UsageError(
+            f"--dev listens on loopback only, not on {host!r}: leave --host out, or make keys "
+            "with `toolbus key create` and start without --dev"
+        )
+    return "127.0.0.1" if host.lower() == "localhost" else host
+
+
+def _dev_keys(path: Path, warn: Callable[[str], None]) -> KeyRing:
+    try:
+        keys = dev_keys(path)
+        if not private_to_owner(path):
+            path.chmod(0o600)
+            warn(f"{path} was readable by other users; only you can read it now")
+        check_writers(path)
+    except OSError as error:
+        text = "TOOLBUS_HOME must name a folder in which this process can write"
+        raise UsageError(f"no development key: {error}; {text}") from error
+    except ValueError as error:
+        raise UsageError(f"no development key: {error}") from error
+    warn(
+        f"DEVELOPMENT SERVER - loopback only, never for production: everyone who can read {path} "
+        "has all rights in every room"
+    )
+    return keys
+
+
+def _trusted_keys(path: Path) -> KeyRing:
+    keys = load_keys(path)
+    try:
+        check_writers(path)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"the keys cannot be trusted: {error}") from error
+    return keys
+
+
+def load_keys(path: Path) -> KeyRing:
+    """Read a key file. Raises UsageError, which names the command that makes one."""
+    try:
+        return KeyRing.load(path)
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {path}: {error.strerror}; `toolbus key create --out {path}` makes it"
+        ) from error
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def _check_workers(count: int, redis: str | None) -> None:
+    if count > 1 and redis is None:
+        raise UsageError(
+            f"--workers {count} needs --redis: the workers share their rooms through Redis; "
+            "without a Redis omit --workers"
+        )
+    if count > 1 and not hasattr(socket, "SO_REUSEPORT"):
+        raise UsageError("--workers needs SO_REUSEPORT, which this system lacks: leave it out")
+
+
+def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    if cert is None and key is None:
+        return None
+    if cert is None or key is None:
+        raise UsageError("TLS needs both: --tls-cert and --tls-key")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        # An empty password: an encrypted key is refused, instead of a prompt for its password.
+        context.load_cert_chain(cert, key, password="")
+    except ssl.SSLError as error:
+        reason = (
+            "the key is not the certificate's"
+            if "MISMATCH" in str(error)
+            else "both must be PEM files, and the key not encrypted"
+        )
+        raise UsageError(f"no TLS with {cert} and {key}: {reason}") from error
+    except OSError as error:
+        missing = next(
+            (path for path in (cert, key) if not (path.is_file() and access(path, R_OK))), cert
+        )
+        raise UsageError(f"cannot read {missing}: {error.strerror}") from error
+    return context
+
+
+def _networks(texts: Sequence[str]) -> Iterator[str]:
+    """Yield the networks; each text may have several, separated by commas."""
+    for part in filter(None, map(str.strip, ",".join(texts).split(","))):
+        try:
+            yield str(network_of(part))
+        except ValueError as error:
+            raise UsageError(
+                f"{part!r} is not a network of proxies: write it like 10.0.0.0/8 ({error})"
+            ) from error
+
+
+def _origin(text: str) -> str:
+    origin = text.lower()
+    try:
+        parts = urlsplit(origin)
+        is_one = (
+            bool(parts.scheme and parts.hostname) and origin == f"{parts.scheme}://{parts.netloc}"
+        )
+    except ValueError:
+        is_one = False
+    if not is_one and origin not in ("*", "null"):
+        raise UsageError(
+            f"{text!r} is not an origin: write it like https://app.example.org, without a path"
+        )
+    return origin
+
 
 _logger = bounded_logger(__name__)
 

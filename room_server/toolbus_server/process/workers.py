@@ -29,21 +29,10 @@ from toolbus.diagnostics.exit_codes import exit_code
 from toolbus.errors import RoomException, Unavailable
 from toolbus.log_output import chosen_output
 from toolbus_server.cluster.node_name import NameTaken
-from toolbus_server.process.serve import listen_error, log_to_stderr, run
-from toolbus_server.process.serve_options import ServeOptions
+from toolbus_server.process.serve import ServeOptions, listen_error, log_to_stderr, run
 from toolbus_server.settings import ServerSettings
 
-__all__ = [
-    "HEARTBEAT",
-    "HEARTBEAT_S",
-    "SILENCE_S",
-    "NoWorkers",
-    "Supervisor",
-    "is_silent",
-    "reserve_port",
-    "run_workers",
-    "send_heartbeats",
-]
+__all__ = ["NoWorkers", "Supervisor", "reserve_port", "run_workers"]
 
 HEARTBEAT = b"\n"
 """An empty line; a worker writes other lines too."""

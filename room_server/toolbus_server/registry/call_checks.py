@@ -118,7 +118,7 @@ def cursor_text(position: Sequence[Any]) -> str:
     return base64.urlsafe_b64encode(pack_body(list(position))).decode()
 
 
-def read_cursor(options: dict[str, Any], kinds: Sequence[type]) -> tuple[Any, ...] | None:
+def read_cursor(options: dict[str, Any], kinds: Sequence[type]) -> Any:
     """Return the position after which the next page begins, None for the first page.
 
     Args:

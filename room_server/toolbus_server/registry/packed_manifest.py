@@ -25,14 +25,7 @@ from toolbus.wire import MAX_MANIFEST_BYTES, MAX_TOOLS, BadBody, pack_body
 from toolbus.wire.body_steps import Steps
 from toolbus.wire.codec import MAP_TAGS
 
-__all__ = [
-    "SplitManifest",
-    "join_manifest",
-    "set_aside",
-    "split_manifest",
-    "toolkit_name_of",
-    "write_canonical",
-]
+__all__ = ["join_manifest", "set_aside", "split_manifest", "toolkit_name_of", "write_canonical"]
 
 _MAX_FIELDS = 256
 _MAX_FIELD_NAME_BYTES = 256

@@ -286,11 +286,10 @@ class RoomState:
             self._drain_host(toolkit, participant)
             serving = None  # the same generation serves as before
         self._end_reservation(toolkit)
+        kind: Literal["toolkit_added", "toolkit_changed"] = "toolkit_changed"
         if existing is None:
             self._add(toolkit)
-        kind: Literal["toolkit_added", "toolkit_changed"] = (
-            "toolkit_added" if existing is None else "toolkit_changed"
-        )
+            kind = "toolkit_added"
         return RegistrationResult(toolkit, joined, [ToolkitChange(kind, toolkit, serving)])
 
     def existing(self, identity: Identity, name: str, public: bool) -> RegisteredToolkit | None:

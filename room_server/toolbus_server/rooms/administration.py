@@ -129,8 +129,7 @@ class Administration:
         return action(admin, request.options)
 
     def _rooms(self, admin: Participant, options: dict[str, Any]) -> _Reply | Awaitable[_Reply]:
-        position = read_cursor(options, (str,))
-        after = "" if position is None else str(position[0])
+        [after] = read_cursor(options, (str,)) or [""]
         count = page_limit(options, _MAX_ROOMS)
         if self._other_nodes is not None:
             elsewhere = self._other_nodes.rooms_elsewhere(after, count)

@@ -75,10 +75,9 @@ class ParticipantRequests:
         """
         need_grant(connection.participant.scope.presence, "list participants", "presence")
         count = page_limit(request.options)
-        position = read_cursor(request.options, (str, str))
+        after = read_cursor(request.options, (str, str))
         page: list[dict[str, Any]] = []
         size = 0
-        after = None if position is None else (position[0], position[1])
         for participant in self._state.participants(after):
             if page and (len(page) == count or size > MAX_PAGE_BYTES):
                 last = page[-1]

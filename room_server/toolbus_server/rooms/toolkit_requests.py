@@ -34,7 +34,7 @@ from toolbus.wire import (
 )
 from toolbus_server import identity_usage
 from toolbus_server.calls.call_state import Offer
-from toolbus_server.calls.forwarding import callers_behind, readers_of, resolve_for
+from toolbus_server.calls.delegation import callers_behind, readers_of, resolve_for
 from toolbus_server.calls.router import Connection, RoutedRoom
 from toolbus_server.identity_usage import IdentityUsage, IdentityUsages
 from toolbus_server.limits import Limits
@@ -259,8 +259,7 @@ class ToolkitRequests:
         _need_use_tools(connection)
         search = read_option(options, "search", str) or ""
         page = _ToolkitPage(page_limit(options), search, self._room.state.issuers)
-        position = read_cursor(options, _POSITION)
-        after = None if position is None else (position[0], position[1], position[2], position[3])
+        after = read_cursor(options, _POSITION)
         for toolkit in self._room.state.toolkits_after(after):
             listing = yield from self._room.state.visibility.listing(toolkit, participant)
             # Each step may be the first after a token has expired: a page must not show more than

@@ -65,7 +65,7 @@ from toolbus_server.rooms.hub import Hub
 from toolbus_server.rooms.scheduling import MAX_WAITING_BYTES, Ended, Lane, Walk, pack_reply
 from toolbus_server.rooms.toolkit_requests import MAX_PARTICIPANT_BYTES
 
-__all__ = ["Session", "SessionServices", "TokenExpiry"]
+__all__ = ["Session", "SessionServices"]
 
 _GRACE_S = 1.0
 """How long calls in flight may take to finish after a token expired (PROTOCOL.md, CONN-12)."""
@@ -197,16 +197,19 @@ class Session:
 
     def _facts(self) -> dict[str, Any]:
         participant = self.connection.participant
-        return {
+        facts = {
             "name": participant.identity.name,
             "issuer": participant.identity.issuer,
-            **({"alias": participant.alias} if participant.alias else {}),
             "role": participant.role,
             "api": participant.scope.to_claims(),
             "limits": self._hub.limits.to_wire(),
-            **({"errors": "text"} if self._services.asks_for_error_text else {}),
             "heartbeat_ms": int((self._transport.ping_interval or 0) * 1000),
         }
+        if participant.alias:
+            facts["alias"] = participant.alias
+        if self._services.asks_for_error_text:
+            facts["errors"] = "text"
+        return facts
 
     def _refresh(self, request: Refresh) -> dict[str, Any]:
         """Replace the token by a newer one of the same identity."""

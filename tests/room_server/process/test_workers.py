@@ -26,7 +26,7 @@ SUPERVISOR = """
 import asyncio, logging, os, sys
 from pathlib import Path
 from toolbus_server.process import workers
-from toolbus_server.process.serve_options import ServeOptions
+from toolbus_server.process.serve import ServeOptions
 
 folder, worker, stop_margin_s = sys.argv[1:]
 logging.basicConfig(format="%(message)s")

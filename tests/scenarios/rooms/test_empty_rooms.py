@@ -29,7 +29,7 @@ from toolbus_server import identity_usage
 from toolbus_server.limits import Limits
 from toolbus_server.registry.models import Identity
 from toolbus_server.registry.toolkit_definition import Definition
-from toolbus_server.rooms import parked_rooms
+from toolbus_server.rooms import hub
 from toolbus_server.settings import ServerSettings
 from toolbus_server.testing import TestServer, running_server
 
@@ -95,7 +95,7 @@ async def test_names_in_empty_rooms_are_bounded_and_those_of_the_first_room_are_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """REG-18."""
-    monkeypatch.setattr(parked_rooms, "MAX_PARKED_NAMES", 2)
+    monkeypatch.setattr(hub, "MAX_PARKED_NAMES", 2)
     async with asyncio.timeout(TIME_S), running_server() as server:
         for room in ("one", "two", "three"):
             await lose_only_participant(server, room)

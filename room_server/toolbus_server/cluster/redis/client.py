@@ -32,12 +32,10 @@ from redis.exceptions import TimeoutError as AnswerTimeout
 from toolbus_server.cluster.redis.url import ResolvingConnection
 
 __all__ = [
-    "ANSWER_S",
     "INBOX_WINDOW_BYTES",
     "RedisClient",
     "RedisUnavailable",
     "RespConnection",
-    "Subscriber",
     "safe_message",
 ]
 

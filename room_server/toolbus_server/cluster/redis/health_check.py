@@ -38,13 +38,7 @@ from toolbus.transport.addresses import UnreachableHost, open_streams
 from toolbus_server.cluster.redis.client import INBOX_WINDOW_BYTES, safe_message
 from toolbus_server.cluster.redis.url import pool_of
 
-__all__ = [
-    "acl_rule",
-    "check_before_start",
-    "connect_error",
-    "examine_redis",
-    "missing_rights",
-]
+__all__ = ["acl_rule", "check_before_start", "examine_redis"]
 
 _KEYS = (
     "toolbus:nodes",

@@ -24,14 +24,7 @@ from redis.exceptions import RedisError
 from toolbus.transport.addresses import connect_to_host
 from toolbus.transport.name_lookup import HostResolver
 
-__all__ = [
-    "LOOKUP_S",
-    "ResolvingConnection",
-    "ResolvingSSLConnection",
-    "ResolvingSentinelConnection",
-    "ResolvingSentinelSSLConnection",
-    "pool_of",
-]
+__all__ = ["ResolvingConnection", "pool_of"]
 
 LOOKUP_S = 1.0
 """Seconds that a connection waits for the lookup of its host."""
