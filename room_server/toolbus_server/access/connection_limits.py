@@ -29,6 +29,20 @@ __all__ = [
 # Connections of one address beyond its quota that get a response; further ones are dropped.
 _MAX_REFUSED = 256
 _IPV6_PREFIX = 64
+_Network: TypeAlias = IPv4Network | IPv6Network
+# Chained proxies: a longer chain is a mistake, or a forgery.
+_MAX_ADDRESSES = 32
+_MAX_PORT = 65_535
+PER_INTERVAL = 8
+INTERVAL_S = 0.01
+"""Seconds of an interval, with at most `PER_INTERVAL` joins: 800 within a second."""
+MAX_WAITING = 4_000
+"""Limit of waiting joins; a further one is refused. The last one waits 5 s; a client waits 10 s."""
+RESERVED_DESCRIPTORS = 32
+"""Descriptors that no connection gets; half of all if the process may have fewer than 64."""
+_LOG_INTERVAL_S = 60.0
+"""The shortest time between two warnings."""
+_logger = bounded_logger(__name__)
 
 
 class ConnectionQuotas:
@@ -104,12 +118,6 @@ def address_of(peer: Any) -> str:
     return str(address)
 
 
-_Network: TypeAlias = IPv4Network | IPv6Network
-# Chained proxies: a longer chain is a mistake, or a forgery.
-_MAX_ADDRESSES = 32
-_MAX_PORT = 65_535
-
-
 def network_of(text: str) -> _Network:
     """Read a network as `10.0.0.0/8`, or one address. Raises ValueError."""
     return ip_network(text.strip())
@@ -178,13 +186,6 @@ def _is_port(text: str, colon: str) -> bool:
     return colon == ":" and is_number and int(text) <= _MAX_PORT
 
 
-PER_INTERVAL = 8
-INTERVAL_S = 0.01
-"""Seconds of an interval, with at most `PER_INTERVAL` joins: 800 within a second."""
-MAX_WAITING = 4_000
-"""Limit of waiting joins; a further one is refused. The last one waits 5 s; a client waits 10 s."""
-
-
 class JoinRateLimiter:
     """Admits joins at a limited rate, in the order of their requests.
 
@@ -228,13 +229,6 @@ class JoinRateLimiter:
                 self._free -= 1
         if self._free < PER_INTERVAL:
             self._timer = self._loop.call_later(INTERVAL_S, self._next_interval)
-
-
-RESERVED_DESCRIPTORS = 32
-"""Descriptors that no connection gets; half of all if the process may have fewer than 64."""
-_LOG_INTERVAL_S = 60.0
-"""The shortest time between two warnings."""
-_logger = bounded_logger(__name__)
 
 
 def raise_descriptor_limit() -> int:

@@ -55,6 +55,11 @@ Callers: TypeAlias = tuple[Participant, ...]
 There are several if the call that the host runs was forwarded too; the last of them made its call
 itself.
 """
+MAX_ENDS_PER_ITERATION = 128
+"""Calls that end in one event-loop iteration, 1 to 2 ms; the next ones end in the next."""
+_PARENT_ENDED = "the call that this one was nested in has ended"
+_PRINCIPAL_LOST = "the participant that the call was made for has left, or lost the grant for it"
+_AGENT_LOST = "the caller lost the grant to act for the participant (agents.act_for)"
 
 
 def callers_behind(forwarder: Connection, options: Mapping[str, Any]) -> Callers:
@@ -280,10 +285,6 @@ def complete_refusal(
         error.details["tool"] = f"{toolkit.name}.{request.tool}"
 
 
-MAX_ENDS_PER_ITERATION = 128
-"""Calls that end in one event-loop iteration, 1 to 2 ms; the next ones end in the next."""
-
-
 class GradualEnds:
     """Ends many calls in steps, so that the calls of others are served between two of them.
 
@@ -320,11 +321,6 @@ class GradualEnds:
                 self._loop.call_soon(self._run)
             else:
                 self._is_running = False
-
-
-_PARENT_ENDED = "the call that this one was nested in has ended"
-_PRINCIPAL_LOST = "the participant that the call was made for has left, or lost the grant for it"
-_AGENT_LOST = "the caller lost the grant to act for the participant (agents.act_for)"
 
 
 class DelegatedCalls:

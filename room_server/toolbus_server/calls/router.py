@@ -109,6 +109,11 @@ initial credit of 512 streams and one `READER_BUDGET_BYTES`."""
 
 RoutingDecision: TypeAlias = tuple[RegisteredToolkit, ToolManifest, CallContext, Connection]
 """The toolkit, the tool, the context of the call and the host that runs it."""
+MAX_WAITING_REPLY_BYTES = 16 * 1024 * 1024
+"""Bytes of hosts' replies that may wait for one caller (PROTOCOL.md, CALL-28)."""
+_SMALL_BYTES = 1024
+"""An error of this size is sent in any case: `max_calls` of them are 4 MiB."""
+_MESSAGE_CHARS = 200
 
 
 class Router:
@@ -231,11 +236,7 @@ class Router:
         request: Call | Assess | Explain,
         options: Mapping[str, Any],
     ) -> RoutingDecision:
-        """Decide which host runs a call, and on whose behalf; changes nothing.
-
-        Raises:
-            RoomException: The call is not allowed, or cannot run.
-        """
+        """Decide which host runs a call, and on whose behalf, or raise; changes nothing."""
         if self.is_draining and "parent" not in options:
             raise Unavailable(
                 "the server is shutting down", executed="no", retry_after_s=_LEAVING_S
@@ -637,27 +638,6 @@ def _lost_call_error(kind: type[RoomException], message: str, call: InFlightCall
     )
 
 
-FrameHandler: TypeAlias = Callable[[Router, Connection, Any], None]
-"""Handles a frame received on a connection."""
-FRAME_HANDLERS: Mapping[type[Any], FrameHandler] = {
-    Result: Router.answer,
-    Failed: Router.answer,
-    Cancel: Router.cancel,
-    StreamChunk: lambda router, connection, frame: router.streams.chunk(connection, frame),
-    Input: lambda router, connection, frame: router.streams.input(connection, frame),
-    Credit: lambda router, connection, frame: router.streams.credit(connection, frame),
-    Progress: lambda router, connection, frame: router.streams.progress(connection, frame),
-}
-"""By the type of the frame."""
-
-
-MAX_WAITING_REPLY_BYTES = 16 * 1024 * 1024
-"""Bytes of hosts' replies that may wait for one caller (PROTOCOL.md, CALL-28)."""
-_SMALL_BYTES = 1024
-"""An error of this size is sent in any case: `max_calls` of them are 4 MiB."""
-_MESSAGE_CHARS = 200
-
-
 def _forward_late(caller: Connection, data: bytes) -> bool:
     """Queue a packed reply for a caller that is behind; return False if too much waits."""
     size = len(data)
@@ -682,3 +662,17 @@ def _forward_error(call: InFlightCall, error: RoomException) -> None:
     elif not _forward_late(caller, data):
         error.details, error.message = {}, error.message[:_MESSAGE_CHARS]
         caller.port.send_message(encode(failed(call.request_id, error)))
+
+
+FrameHandler: TypeAlias = Callable[[Router, Connection, Any], None]
+"""Handles a frame received on a connection."""
+FRAME_HANDLERS: Mapping[type[Any], FrameHandler] = {
+    Result: Router.answer,
+    Failed: Router.answer,
+    Cancel: Router.cancel,
+    StreamChunk: lambda router, connection, frame: router.streams.chunk(connection, frame),
+    Input: lambda router, connection, frame: router.streams.input(connection, frame),
+    Credit: lambda router, connection, frame: router.streams.credit(connection, frame),
+    Progress: lambda router, connection, frame: router.streams.progress(connection, frame),
+}
+"""By the type of the frame."""

@@ -20,6 +20,32 @@ from toolbus.transport.addresses import open_streams
 __all__ = ["ALONE_TEXT", "ISOLATED_TEXT", "NODE_HEADER", "READY_TEXT", "Isolation", "RedisOutage"]
 
 _logger = bounded_logger(__name__)
+READY_TEXT = "ready\n"
+"""The answer of a node that has Redis."""
+ALONE_TEXT = "ready, but without Redis: calls to other nodes wait\n"
+"""The answer of a node without Redis that does not know of another node with Redis."""
+ISOLATED_TEXT = "not ready: this node has no Redis, and other nodes have\n"
+"""The answer of an isolated node."""
+NODE_HEADER = "Toolbus-Node"
+"""The header with the name of the node that answers: processes may share a port."""
+# Below the 7 to 10 s after which the others declare this node lost: its participants are asked to
+# move before they have disappeared for the others.
+ISOLATED_AFTER_S = 6.0
+"""Seconds in which each round of questions found a node with Redis.
+
+Where Redis hangs for all nodes, the last of them detects that 4 s after the first; where it is back
+for all, the last one has joined 3 s after the first.
+"""
+# Some ten rounds within `ISOLATED_AFTER_S` have to agree. A longer pause would also prolong an
+# isolation that has ended.
+_ROUND_S = 0.5
+_ANSWER_S = 1.0
+# More than one, as one may be down or without Redis too; not all, as each of N nodes that lost
+# Redis would ask N others.
+_ASKED_NODES = 3
+"""Nodes that are asked in one round."""
+# The answer has some 200 bytes. What listens at that address may be another program by now.
+_MAX_ANSWER_BYTES = 4096
 
 
 class RedisOutage:
@@ -47,34 +73,6 @@ class RedisOutage:
     def lasts_s(self) -> float:
         """Seconds since the outage began; 0 without one."""
         return 0.0 if self._began_at is None else self._now() - self._began_at
-
-
-READY_TEXT = "ready\n"
-"""The answer of a node that has Redis."""
-ALONE_TEXT = "ready, but without Redis: calls to other nodes wait\n"
-"""The answer of a node without Redis that does not know of another node with Redis."""
-ISOLATED_TEXT = "not ready: this node has no Redis, and other nodes have\n"
-"""The answer of an isolated node."""
-NODE_HEADER = "Toolbus-Node"
-"""The header with the name of the node that answers: processes may share a port."""
-# Below the 7 to 10 s after which the others declare this node lost: its participants are asked to
-# move before they have disappeared for the others.
-ISOLATED_AFTER_S = 6.0
-"""Seconds in which each round of questions found a node with Redis.
-
-Where Redis hangs for all nodes, the last of them detects that 4 s after the first; where it is back
-for all, the last one has joined 3 s after the first.
-"""
-# Some ten rounds within `ISOLATED_AFTER_S` have to agree. A longer pause would also prolong an
-# isolation that has ended.
-_ROUND_S = 0.5
-_ANSWER_S = 1.0
-# More than one, as one may be down or without Redis too; not all, as each of N nodes that lost
-# Redis would ask N others.
-_ASKED_NODES = 3
-"""Nodes that are asked in one round."""
-# The answer has some 200 bytes. What listens at that address may be another program by now.
-_MAX_ANSWER_BYTES = 4096
 
 
 class Isolation:

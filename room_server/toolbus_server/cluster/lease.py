@@ -1,4 +1,4 @@
-"""The lease of one incarnation of a node: it makes the node a member and allows it to run scripts.
+"""The lease of a node, which makes it a member and lets it run scripts, and the claim on its name.
 
 A lease is renewed in time or ends for good. A node that lost its lease starts a new incarnation,
 and state published by the earlier one is void. Scripts that Redis refuses are logged here.
@@ -7,6 +7,7 @@ and state published by the earlier one is void. Scripts that Redis refuses are l
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -15,11 +16,25 @@ from typing import Any, NamedTuple
 from redis.exceptions import ResponseError
 
 from toolbus.bounded_logging import bounded_logger
-from toolbus_server.cluster.node_name import NameHeld
+from toolbus.errors import AlreadyExists
 from toolbus_server.cluster.redis.client import RedisClient, RedisUnavailable
 
-__all__ = ["LEASES_KEY", "REPEAT_S", "Lease", "LeaseExpired", "RefusalLog", "Renewal"]
+__all__ = [
+    "LEASES_KEY",
+    "REPEAT_S",
+    "Lease",
+    "LeaseExpired",
+    "NameClaim",
+    "NameHeld",
+    "NameTaken",
+    "RefusalLog",
+    "Renewal",
+    "check_node_name",
+]
 
+_logger = bounded_logger(__name__)
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,126}[A-Za-z0-9])?")
+_RETRY_AT_START_S, _RETRY_S = 1.0, 3.0
 _SCRIPTS = {
     "renew_lease": ("renew_lease",),
     "enter": ("one_room", "enter"),
@@ -35,6 +50,113 @@ LEASES_KEY = "toolbus:nodes"
 _VERSION_KEY, _ENDED_KEY = "toolbus:nodes:version", "toolbus:nodes:ended"
 _ADDRESSES_KEY = "toolbus:nodes:addresses"
 _CLEANUP_KEY = "toolbus:nodes:cleanup"
+REPEAT_S = 60.0
+"""The shortest time between two lines about one script that is still refused."""
+_MAX_TARGETS = 1_000
+"""Limit of the keys that are remembered for one script."""
+
+
+class NameHeld(Exception):
+    """Another node holds this one's name, so this one gets no lease yet.
+
+    Args:
+        other: Its name with its incarnation.
+        left_ms: Milliseconds until its lease expires, if it is not renewed.
+    """
+
+    def __init__(self, other: str, left_ms: int) -> None:
+        super().__init__(other)
+        self.other = other
+        self.left_ms = left_ms
+
+
+class NameTaken(AlreadyExists):
+    """Another node that is alive has this one's name."""
+
+    next_step = "choose another name with --node (TOOLBUS_NODE), or stop the other server first"
+
+
+def check_node_name(name: str) -> None:
+    """Raise ValueError for an invalid name; "" is valid and lets the node choose one."""
+    if name and not _NAME.fullmatch(name):
+        raise ValueError(
+            f"{name!r} is not a valid node name: use at most 128 letters, digits, . _ and -, with "
+            "a letter or digit at both ends"
+        )
+
+
+class NameClaim:
+    """What this node knows about another node that holds its name: a live one, or one that ended.
+
+    A lease that is renewed belongs to a live node. A lease that only runs down belongs to a node
+    that was killed, and its expiry is awaited. The requests to Redis are made by `node`.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._held: NameHeld | None = None
+        self._is_starting = True
+        self._other_is_alive = False
+        self._is_decided = asyncio.Event()
+        self._timeout: asyncio.Timeout | None = None
+        self._timeout_s = 0.0
+
+    async def wait_until_decided(self, timeout_s: float) -> None:
+        """Wait, once, until the name belongs to this node.
+
+        If another node holds it, that takes until the other lease has expired.
+
+        Raises:
+            NameTaken: The other node is alive.
+            TimeoutError: Redis did not answer in time.
+        """
+        self._timeout_s = timeout_s
+        try:
+            async with asyncio.timeout(timeout_s) as self._timeout:
+                await self._is_decided.wait()
+        finally:
+            self._is_starting = False
+        if self._other_is_alive:
+            raise NameTaken(f"another live server has the node name {self._name}")
+
+    def granted(self) -> None:
+        """Record that the name belongs to this node."""
+        self._held = None
+        self._is_decided.set()
+
+    def refused(self, held: NameHeld) -> float:
+        """Record that another node holds the name; return the seconds until the next attempt."""
+        before, self._held = self._held, held
+        left_ms = held.left_ms
+        if not self._is_starting:
+            if before is None or before.other != held.other:
+                _logger.warning(
+                    "another server has the node name %s: this server works without the cluster "
+                    "until the other lease has expired",
+                    self._name,
+                )
+            return min(_RETRY_S, _seconds_until_expiry(left_ms))
+        if before is None:
+            self._wait_for_expiry(left_ms)
+        elif before.other != held.other or before.left_ms < left_ms:
+            self._other_is_alive = True
+            self._is_decided.set()
+        return min(_RETRY_AT_START_S, _seconds_until_expiry(left_ms))
+
+    def _wait_for_expiry(self, left_ms: int) -> None:
+        if self._timeout is not None and not self._timeout.expired():
+            expiry = asyncio.get_running_loop().time() + _seconds_until_expiry(left_ms)
+            self._timeout.reschedule(expiry + self._timeout_s)
+        _logger.warning(
+            "the lease of a node %s has not expired: this node starts after it has, in at most "
+            "%.1f s, unless that node is alive",
+            self._name,
+            _seconds_until_expiry(left_ms),
+        )
+
+
+def _seconds_until_expiry(left_ms: int) -> float:
+    return max(left_ms, 0) / 1000 + 0.01
 
 
 class LeaseExpired(Exception):
@@ -189,13 +311,6 @@ class Lease:
 def _decode_id(node: bytes) -> str:
     """Decode the id of a node; invalid bytes of an untrusted writer are replaced."""
     return node.decode(errors="replace")
-
-
-REPEAT_S = 60.0
-"""The shortest time between two lines about one script that is still refused."""
-_MAX_TARGETS = 1_000
-"""Limit of the keys that are remembered for one script."""
-_logger = bounded_logger(__name__)
 
 
 @dataclass(slots=True)

@@ -30,8 +30,15 @@ from toolbus_server.cluster.isolation import (
     Isolation,
     RedisOutage,
 )
-from toolbus_server.cluster.lease import LEASES_KEY, Lease, LeaseExpired, RefusalLog
-from toolbus_server.cluster.node_name import NameClaim, NameHeld, check_node_name
+from toolbus_server.cluster.lease import (
+    LEASES_KEY,
+    Lease,
+    LeaseExpired,
+    NameClaim,
+    NameHeld,
+    RefusalLog,
+    check_node_name,
+)
 from toolbus_server.cluster.peer import ADMIN_ACTION, MESSAGE, Peer, RelayedCall, inbox_of
 from toolbus_server.cluster.peer_link import BATCH_PREFIX, decode_batch
 from toolbus_server.cluster.redis.client import INBOX_WINDOW_BYTES, RedisClient, RedisUnavailable
@@ -225,12 +232,14 @@ class Node:
     def on_entry(self, node: str, entry: list[Any]) -> None:
         """Handle a message, an administrator's action or a report of calls of another node."""
         kind, *rest = entry
-        if kind == MESSAGE:
-            self._rooms.deliver(*rest)
-        elif kind == ADMIN_ACTION:
+        if kind == ADMIN_ACTION:
             self._admin.execute_action(*rest)
+        elif (replica := self._rooms.replica_of(rest[0])) is None:
+            return
+        elif kind == MESSAGE:
+            replica.subscribers.deliver(*rest[1:])
         else:
-            self._rooms.receive_report(node, rest[0], NodeCallReport(*rest[1]))
+            replica.monitor.receive_report(node, NodeCallReport(*rest[1]))
 
     def resend_report(self, node: str) -> None:
         """Send the reports of calls to another node again."""

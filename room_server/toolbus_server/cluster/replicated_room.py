@@ -463,7 +463,8 @@ class ReplicatedRoom:
                 _logger.error(message, self.name, name, error)
                 continue
             changes = self._state.restore_reservation(owner, generation, public=public)
-            self._hub.reserve_remote(self._open, changes, (until_ms - now_ms) / 1000)
+            self._open.feeds.publish(changes)
+            self._hub.reserve_names(self._open, changes, (until_ms - now_ms) / 1000)
             yield
 
     def _reload(self) -> None:

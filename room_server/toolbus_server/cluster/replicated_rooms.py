@@ -235,17 +235,9 @@ class ReplicatedRooms:
         if replica is not None:
             replica.apply_delta(version, writer, writer == self._lease().node_id, changes)
 
-    def deliver(self, room: str, to: str | None, message: dict[str, Any]) -> None:
-        """Deliver a message of a remote participant to its receivers at this node."""
-        replica = self._rooms.get(room)
-        if replica is not None:
-            replica.subscribers.deliver(to, message)
-
-    def receive_report(self, node: str, room: str, report: NodeCallReport) -> None:
-        """Record the calls of another node, for the monitors of a room."""
-        replica = self._rooms.get(room)
-        if replica is not None:
-            replica.monitor.receive_report(node, report)
+    def replica_of(self, room: str) -> ReplicatedRoom | None:
+        """Return a room, if this node holds it."""
+        return self._rooms.get(room)
 
     def resend_report(self, node: str) -> None:
         """Send the reports of calls to another node again, if it has a monitor."""

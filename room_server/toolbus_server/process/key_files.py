@@ -33,6 +33,10 @@ __all__ = [
     "read_key_files",
 ]
 
+_POLL_INTERVAL_S = 1.0
+_KEY_THREADS = WorkerThreads("keys", 1)  # the files are read one poll after the other
+_logger = bounded_logger(__name__)
+
 
 def dev_keys(path: Path) -> KeyRing:
     """Return the development keys of this machine; create them if there are none.
@@ -114,11 +118,6 @@ def _is_private_group(found: os.stat_result) -> bool:
         and group.gr_name == owner.pw_name
         and set(group.gr_mem) <= {owner.pw_name}
     )
-
-
-_POLL_INTERVAL_S = 1.0
-_KEY_THREADS = WorkerThreads("keys", 1)  # the files are read one poll after the other
-_logger = bounded_logger(__name__)
 
 
 def read_key_files(paths: Iterable[Path]) -> KeyRing:

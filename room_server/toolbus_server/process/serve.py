@@ -54,6 +54,7 @@ _HOSTS_RETURN_S = 6.0
 
 Switch: TypeAlias = Literal["on", "off"]
 """The values of a flag that turns something on or off."""
+_logger = bounded_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +83,7 @@ class ServeOptions:
     def to_settings(
         self, variables: Mapping[str, str], warn: Callable[[str], None]
     ) -> ServerSettings:
-        """Read keys and certificates, and return the server's settings.
-
-        Raises:
-            UsageError: The options are not valid.
-        """
+        """Read keys and certificates, and return the server's settings. Raises UsageError."""
         host = self.host
         tls = _tls(self.tls_cert, self.tls_key)
         trusted = [] if self.keys is None else list(_trusted_keys(self.keys))
@@ -137,7 +134,7 @@ class ServeOptions:
         if self.redis is None:
             return
         # A server without Redis imports no client of Redis.
-        from toolbus_server.cluster.node_name import check_node_name
+        from toolbus_server.cluster.lease import check_node_name
         from toolbus_server.cluster.redis.health_check import check_before_start
         from toolbus_server.cluster.redis.url import pool_of
 
@@ -272,9 +269,6 @@ def _origin(text: str) -> str:
             f"{text!r} is not an origin: write it like https://app.example.org, without a path"
         )
     return origin
-
-
-_logger = bounded_logger(__name__)
 
 
 def run(

@@ -28,7 +28,7 @@ from toolbus.concurrency.thread_signals import STOP_SIGNALS
 from toolbus.diagnostics.exit_codes import exit_code
 from toolbus.errors import RoomException, Unavailable
 from toolbus.log_output import chosen_output
-from toolbus_server.cluster.node_name import NameTaken
+from toolbus_server.cluster.lease import NameTaken
 from toolbus_server.process.serve import ServeOptions, listen_error, log_to_stderr, run
 from toolbus_server.settings import ServerSettings
 
@@ -41,6 +41,15 @@ HEARTBEAT_S = 1.0
 SILENCE_S = 15.0
 """Seconds without a heartbeat after which a worker hangs; its lease has expired by then."""
 _CHECKS = 5
+_COMMAND = (sys.executable, "-m", __name__)
+_LISTENING = b"listening\n"
+_LONG_LIFE_S, _PAUSE_S, _LONGEST_PAUSE_S = 10.0, 0.25, 15.0
+"""A worker that ran for `_LONG_LIFE_S` is restarted at once, after a shorter life with a pause."""
+_MAX_FAILURES = 3
+"""The supervisor gives up after this number of failed starts in a row while no worker listens."""
+_STOP_MARGIN_S = 15.0
+"""How long a worker may take to stop, beyond the time that calls have to finish."""
+_logger = bounded_logger("toolbus_server.process.workers")
 
 
 def send_heartbeats(loop: asyncio.AbstractEventLoop, descriptor: int) -> None:
@@ -74,17 +83,6 @@ async def is_silent(lines: asyncio.StreamReader) -> bool:
         else:
             has_beaten, checks = True, 0
     return True
-
-
-_COMMAND = (sys.executable, "-m", __name__)
-_LISTENING = b"listening\n"
-_LONG_LIFE_S, _PAUSE_S, _LONGEST_PAUSE_S = 10.0, 0.25, 15.0
-"""A worker that ran for `_LONG_LIFE_S` is restarted at once, after a shorter life with a pause."""
-_MAX_FAILURES = 3
-"""The supervisor gives up after this number of failed starts in a row while no worker listens."""
-_STOP_MARGIN_S = 15.0
-"""How long a worker may take to stop, beyond the time that calls have to finish."""
-_logger = bounded_logger("toolbus_server.process.workers")
 
 
 class NoWorkers(Unavailable):

@@ -60,6 +60,8 @@ CALL_OPTION_TYPES: Mapping[str, type] = {
     **STREAM_OPTION_TYPES,
 }
 """Options of a call, with the types of their values."""
+_MAX_AFFINITY_CHARS = 128
+_NO_HOST_RETRY_S = 0.2
 
 
 def check_options(options: Mapping[str, Any]) -> None:
@@ -138,10 +140,6 @@ def read_cursor(options: dict[str, Any], kinds: Sequence[type]) -> Any:
     if type(position) is not list or [type(part) for part in position] != list(kinds):
         raise bad_option("cursor", "was not made by this server")
     return tuple(position)
-
-
-_MAX_AFFINITY_CHARS = 128
-_NO_HOST_RETRY_S = 0.2
 
 
 def no_host_error(toolkit: RegisteredToolkit) -> NoHost:

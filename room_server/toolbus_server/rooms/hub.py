@@ -298,7 +298,7 @@ class Hub:
         changes = open_room.routed.state.replace(old.connection.participant, participant)
         self._remove(open_room, old.connection)
         open_room.feeds.publish(changes)
-        self._reserve_names(open_room, changes)
+        self.reserve_names(open_room, changes)
         open_room.feeds.publish_participant(old.connection.participant, was_present=True)
         old.replaced()
 
@@ -335,7 +335,7 @@ class Hub:
         self._remove(open_room, connection)
         self.usages.left(participant.identity)
         open_room.routed.publish_change(participant)
-        self._reserve_names(open_room, changes)
+        self.reserve_names(open_room, changes)
         if not open_room.sessions:
             self._close(open_room)
             return
@@ -372,7 +372,7 @@ class Hub:
                 changes = state.restore_reservation(
                     name.owner, name.generation(), public=name.public, last_number=number
                 )
-                self._reserve_names(open_room, changes, name.ends_at - now)
+                self.reserve_names(open_room, changes, name.ends_at - now)
 
     # Participants of other nodes
 
@@ -391,14 +391,7 @@ class Hub:
         self.router.delegated.check_principal(open_room.routed, participant)
         open_room.feeds.publish_participant(participant, was_present=True)
         open_room.feeds.publish(changes)
-        self._reserve_names(open_room, changes)
-
-    def reserve_remote(
-        self, open_room: OpenRoom, changes: list[ToolkitChange], left_s: float
-    ) -> None:
-        """Reserve names whose hosts were lost at other nodes before this one held the room."""
-        open_room.feeds.publish(changes)
-        self._reserve_names(open_room, changes, left_s)
+        self.reserve_names(open_room, changes)
 
     def remote_count(self, room: str, identity: Identity, instance: str) -> int:
         """Count the participants of a room at other nodes, without an older one of this instance.
@@ -425,7 +418,7 @@ class Hub:
         if self.rooms:
             await self._empty.wait()
 
-    def _reserve_names(
+    def reserve_names(
         self, open_room: OpenRoom, changes: list[ToolkitChange], left_s: float | None = None
     ) -> None:
         """Set a timer for each reserved name."""

@@ -33,6 +33,7 @@ __all__ = [
 
 COALESCE_S = 0.02
 """How long changes are collected at least before they are sent (PROTOCOL.md, EVENT-3)."""
+_logger = bounded_logger(__name__)
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -111,9 +112,6 @@ class RoomChanges:
         batch.end = self.latest
         self._published = ref(batch)  # its subscribers keep it until they have read it
         self._publish(batch)
-
-
-_logger = bounded_logger(__name__)
 
 
 def definition_summary(generation: Generation) -> dict[str, Any]:

@@ -435,11 +435,7 @@ class ManifestQuota:
     def check(
         self, participant: Participant, offer: Offer, existing: RegisteredToolkit | None
     ) -> None:
-        """Refuse a registration with which the quota would be exceeded.
-
-        Raises:
-            QuotaExceeded: The participant or its identity would have too many bytes.
-        """
+        """Refuse a registration with which a quota would be exceeded. Raises QuotaExceeded."""
         size = len(offer.definition.packed)
         is_replaced = existing is not None and existing in participant.toolkits
         replaced = _size_of(existing) if existing is not None and is_replaced else 0

@@ -25,6 +25,12 @@ STAY_S = 1.0
 A call that was sent before its caller got the notice is refused in this time; on a closed
 connection its outcome would be unknown. And hosts connect elsewhere before they disappear here.
 """
+_SLICE_S = 0.1
+_SLICES = 10
+_MAX_SLICE = 50
+"""Participants that are asked at once: others have to admit them."""
+_AGAIN_S = 3.0
+_MOVE = encode(Notice("move", {}))
 
 
 async def drain(hub: Hub, drain_s: float) -> None:
@@ -77,14 +83,6 @@ async def stop_accepting(server: Server) -> None:
     server.server.close()
     for _ in range(2):  # one iteration reports the connection, and starts its handler
         await asyncio.sleep(0)
-
-
-_SLICE_S = 0.1
-_SLICES = 10
-_MAX_SLICE = 50
-"""Participants that are asked at once: others have to admit them."""
-_AGAIN_S = 3.0
-_MOVE = encode(Notice("move", {}))
 
 
 class Relocation:

@@ -70,6 +70,17 @@ __all__ = ["Session", "SessionServices"]
 _GRACE_S = 1.0
 """How long calls in flight may take to finish after a token expired (PROTOCOL.md, CONN-12)."""
 _POLL_S = 0.02
+_CHANGES = frozenset({Register, Unregister, Drain, Attributes, Builders, Refresh})
+"""Requests that change what others see, or cost as much; their rate is limited."""
+_REGISTRATIONS = frozenset({Register, Unregister, Drain})
+"""They take effect in the order in which they were sent, in a lane of their own: a list that was
+asked for before does not delay them, and the other way round."""
+_logger = bounded_logger(__name__)
+# A newer client may try an unknown kind now and then; many of them are a flood (CONN-9).
+_UNKNOWN_KINDS = 100
+_UNKNOWN_WINDOW_S = 10.0
+_WALKS_RETRY_S = 1.0
+_UNEXPECTED = "unexpected error; the server's log has details"
 
 
 @dataclass(slots=True, eq=False)
@@ -127,19 +138,6 @@ class TokenExpiry:
         else:
             self._timer = None
             self._holder.expire()
-
-
-_CHANGES = frozenset({Register, Unregister, Drain, Attributes, Builders, Refresh})
-"""Requests that change what others see, or cost as much; their rate is limited."""
-_REGISTRATIONS = frozenset({Register, Unregister, Drain})
-"""They take effect in the order in which they were sent, in a lane of their own: a list that was
-asked for before does not delay them, and the other way round."""
-_logger = bounded_logger(__name__)
-# A newer client may try an unknown kind now and then; many of them are a flood (CONN-9).
-_UNKNOWN_KINDS = 100
-_UNKNOWN_WINDOW_S = 10.0
-_WALKS_RETRY_S = 1.0
-_UNEXPECTED = "unexpected error; the server's log has details"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from toolbus_server.cluster.node_name import NameClaim, NameHeld, NameTaken
+from toolbus_server.cluster.lease import NameClaim, NameHeld, NameTaken
 
 TIMEOUT_S = 0.05
 TIME_S = 60

@@ -61,6 +61,8 @@ _FATAL_ERRORS = (
     ReadOnlyError,
 )
 _PendingAnswers: TypeAlias = "deque[asyncio.Future[Any]]"
+_CLOSED = "Connection closed by server."
+_INCOMPLETE = object()
 
 
 def safe_message(error: BaseException) -> str:
@@ -247,10 +249,6 @@ async def _first_to_end(*works: Awaitable[None]) -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
     for task in done:
         task.result()
-
-
-_CLOSED = "Connection closed by server."
-_INCOMPLETE = object()
 
 
 class RespConnection(asyncio.Protocol):

@@ -57,6 +57,12 @@ _ON_CHANNELS = {"publish", "subscribe"}
 _SENT = {"del", "evalsha", "expire", "sadd", "script|load", "smembers", "srem", "zrange"}
 """Commands on keys that a node sends itself, with `|` before a subcommand."""
 _CALL = re.compile(r"redis\.call\('(\w+)'")
+_PROBE_S = 1.0
+_ANSWER_S = 5.0
+_START_S = 2.0
+_OLDEST = {"redis": 7, "valkey": 8}
+_NAMES = {"redis": "Redis", "valkey": "Valkey"}
+_SUPPORTED = "nodes need Redis 7 or Valkey 8, or newer"
 
 
 def acl_rule(user: str = "toolbus", *, has_database: bool = False) -> str:
@@ -116,7 +122,6 @@ def _script_commands() -> set[str]:
     }
 
 
-_PROBE_S = 1.0
 _CHECK_ADDRESS = "is Redis running, is the address right, and may this machine connect to it?"
 _TLS_FILES = "check ssl_ca_certs, ssl_certfile and ssl_keyfile behind the ? of the URL"
 _CHECK_SENTINELS = "do the Sentinels run, and does `SENTINEL MASTERS` list this name?"
@@ -250,13 +255,6 @@ async def _first_bytes(connection: Connection, tls: ssl.SSLContext | None) -> by
         return b""
     finally:
         writer.close()
-
-
-_ANSWER_S = 5.0
-_START_S = 2.0
-_OLDEST = {"redis": 7, "valkey": 8}
-_NAMES = {"redis": "Redis", "valkey": "Valkey"}
-_SUPPORTED = "nodes need Redis 7 or Valkey 8, or newer"
 
 
 @dataclass(slots=True)

@@ -29,6 +29,45 @@ __all__ = ["ResolvingConnection", "pool_of"]
 LOOKUP_S = 1.0
 """Seconds that a connection waits for the lookup of its host."""
 _CONNECT_S = 5.0
+_SENTINELS = {"redis+sentinel": False, "rediss+sentinel": True}
+_SENTINEL_PORT = 26379
+_ASK_S = 1.0
+"""Seconds in which one Sentinel has to answer before the next one is asked."""
+# `RedisClient` repeats attempts and notices missing answers itself.
+_OPTIONS: dict[str, Any] = {
+    "socket_connect_timeout": _CONNECT_S,
+    "socket_timeout": None,
+    "socket_keepalive": True,
+    "retry_on_timeout": False,
+    "driver_info": None,  # else each connection needs the right to CLIENT SETINFO
+}
+_ALWAYS: dict[str, Any] = {"protocol": 2, "decode_responses": False, "encoding": "utf-8"}
+"""Options that `RedisClient` relies on; the URL cannot change them."""
+_NOT_TEXT = frozenset(
+    {
+        "credential_provider",
+        "event_dispatcher",
+        "redis_connect_func",
+        "resolver",
+        "retry",
+        "retry_on_error",
+    }
+)
+"""Options of redis-py whose values cannot be written as text."""
+_PATH = re.compile(r"/?|/\d+/?")
+# Taken out before `urlsplit`, which since the fix of CVE-2025-0938 refuses `[::1]:2,[::2]`.
+_ADDRESSES = re.compile(r"(?<=://)[^/?#]*")
+_SENTINEL_OPTIONS: dict[str, Any] = {
+    "protocol": 2,
+    "driver_info": None,
+    "socket_connect_timeout": _ASK_S,
+    "socket_timeout": _ASK_S,
+    "retry": Retry(NoBackoff(), 0),
+}
+# Messages repeat nothing of the URL: any part of it may be a part of a password.
+_QUOTED = "and special characters in a password are quoted, as %2F for /"
+_BAD_URL = f"this is not the URL of a Redis: write redis://user:password@host:6379/0, {_QUOTED}"
+_BAD_SENTINELS = f"write the URL of Sentinels as redis+sentinel://host:26379,host/name/0, {_QUOTED}"
 
 
 class ResolvingConnection(Connection):
@@ -84,48 +123,6 @@ class ResolvingSentinelConnection(ResolvingConnection, SentinelManagedConnection
 
 class ResolvingSentinelSSLConnection(ResolvingSSLConnection, SentinelManagedConnection):
     """A `ResolvingSentinelConnection` with TLS."""
-
-
-_SENTINELS = {"redis+sentinel": False, "rediss+sentinel": True}
-_SENTINEL_PORT = 26379
-_CONNECT_S = 5.0
-_ASK_S = 1.0
-"""Seconds in which one Sentinel has to answer before the next one is asked."""
-# `RedisClient` repeats attempts and notices missing answers itself.
-_OPTIONS: dict[str, Any] = {
-    "socket_connect_timeout": _CONNECT_S,
-    "socket_timeout": None,
-    "socket_keepalive": True,
-    "retry_on_timeout": False,
-    "driver_info": None,  # else each connection needs the right to CLIENT SETINFO
-}
-_ALWAYS: dict[str, Any] = {"protocol": 2, "decode_responses": False, "encoding": "utf-8"}
-"""Options that `RedisClient` relies on; the URL cannot change them."""
-_NOT_TEXT = frozenset(
-    {
-        "credential_provider",
-        "event_dispatcher",
-        "redis_connect_func",
-        "resolver",
-        "retry",
-        "retry_on_error",
-    }
-)
-"""Options of redis-py whose values cannot be written as text."""
-_PATH = re.compile(r"/?|/\d+/?")
-# Taken out before `urlsplit`, which since the fix of CVE-2025-0938 refuses `[::1]:2,[::2]`.
-_ADDRESSES = re.compile(r"(?<=://)[^/?#]*")
-_SENTINEL_OPTIONS: dict[str, Any] = {
-    "protocol": 2,
-    "driver_info": None,
-    "socket_connect_timeout": _ASK_S,
-    "socket_timeout": _ASK_S,
-    "retry": Retry(NoBackoff(), 0),
-}
-# Messages repeat nothing of the URL: any part of it may be a part of a password.
-_QUOTED = "and special characters in a password are quoted, as %2F for /"
-_BAD_URL = f"this is not the URL of a Redis: write redis://user:password@host:6379/0, {_QUOTED}"
-_BAD_SENTINELS = f"write the URL of Sentinels as redis+sentinel://host:26379,host/name/0, {_QUOTED}"
 
 
 def pool_of(url: str) -> ConnectionPool:
