@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -169,7 +170,8 @@ class HostedCall(Execution):
             if len(packed) > LARGE_BODY_BYTES:
                 self.context_bytes = len(packed)
             else:
-                self.caller_context = _caller_context(packed)
+                with _reading_context():
+                    self.caller_context = _one_object(unpack_body(packed))
         if not _STREAM_FIELDS.isdisjoint(header):
             self.open_stream()
 
@@ -181,7 +183,9 @@ class HostedCall(Execution):
         if self.context_bytes:
             packed = self.dispatch.header["caller_context"]
             try:
-                self.caller_context = await _large_caller_context(packed)
+                with _reading_context():
+                    steps = unpack_steps(packed, count=ContainerCount(MAX_CONTAINERS))
+                    self.caller_context = _one_object(await run_in_slices(steps, len(packed)))
             except InvalidArguments as error:
                 raise self.refuse(error) from error.__cause__
         return await read_large_arguments(self, self.dispatch.arguments)
@@ -241,30 +245,20 @@ class HostedCall(Execution):
         return ToolFailed(message, executed=self.executed, details={"cause": "CancelledError"})
 
 
-def _caller_context(packed: bytes) -> dict[str, Any]:
+@contextmanager
+def _reading_context() -> Iterator[None]:
+    """Raise `InvalidArguments` for a caller's own data that cannot be read."""
     try:
-        return _one_object(unpack_body(packed))
+        yield
     except BadBody as error:
-        raise _invalid_context(error) from error
-
-
-async def _large_caller_context(packed: bytes) -> dict[str, Any]:
-    try:
-        steps = unpack_steps(packed, count=ContainerCount(MAX_CONTAINERS))
-        return _one_object(await run_in_slices(steps, len(packed)))
-    except BadBody as error:
-        raise _invalid_context(error) from error
+        details = {"path": "/caller_context", "message": error.reason}
+        raise InvalidArguments(error.reason, details=details) from error
 
 
 def _one_object(value: Any) -> dict[str, Any]:
     if type(value) is not dict:
         raise BadBody("", "caller_context must be one object")
     return value
-
-
-def _invalid_context(error: BadBody) -> InvalidArguments:
-    details = {"path": "/caller_context", "message": error.reason}
-    return InvalidArguments(error.reason, details=details)
 
 
 @lru_cache(maxsize=_MAX_CACHED_CALLERS)

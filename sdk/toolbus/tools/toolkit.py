@@ -447,10 +447,10 @@ def read_arguments(run: ToolRun, packed: bytes) -> dict[str, Any]:
     """Unpack a call's arguments. Raises `InvalidArguments`, recorded: nothing ran."""
     try:
         arguments = unpack_map(packed)
+        if type(arguments) is not dict:
+            raise BadBody("", "arguments must be one object")
     except BadBody as error:
         raise run.refuse(_invalid(error.path, error.reason)) from error
-    if type(arguments) is not dict:
-        raise _not_an_object(run)
     return arguments
 
 
@@ -462,15 +462,11 @@ async def read_large_arguments(run: ToolRun, packed: bytes) -> dict[str, Any]:
     steps = unpack_steps(packed, count=ContainerCount(MAX_CONTAINERS))
     try:
         arguments = await run_in_slices(steps, len(packed))
+        if type(arguments) is not dict:
+            raise BadBody("", "arguments must be one object")
     except BadBody as error:
         raise run.refuse(_invalid(error.path, error.reason)) from error
-    if type(arguments) is not dict:
-        raise _not_an_object(run)
     return arguments
-
-
-def _not_an_object(run: ToolRun) -> InvalidArguments:
-    return run.refuse(_invalid("", "arguments must be one object"))
 
 
 def _invalid(path: str, message: str) -> InvalidArguments:

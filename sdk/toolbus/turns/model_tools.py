@@ -87,20 +87,20 @@ class Trust:
 
     def of_tool(self, tool: ToolInfo) -> bool:
         """Whether the description, the rules and the schema of a tool are trusted."""
-        return self._of(tool, tool.own_annotations if _MCP in tool.own_annotations else None)
+        own = tool.own_annotations
+        return self._of(tool, own if _MCP in own else tool.toolkit_annotations)
 
     def of_toolkit(self, tool: ToolInfo) -> bool:
         """Whether the rules of its toolkit are."""
-        return self._of(tool, None)
+        return self._of(tool, tool.toolkit_annotations)
 
     def is_pinned(self, digest: str) -> bool:
         """Whether somebody has pinned the definition of this digest."""
         return digest in self._pinned
 
-    def _of(self, tool: ToolInfo, annotations: Mapping[str, Any] | None) -> bool:
+    def _of(self, tool: ToolInfo, own: Mapping[str, Any]) -> bool:
         if tool.digest in self._pinned:
             return True
-        own = tool.toolkit_annotations if annotations is None else annotations
         if _MCP in own and own.get("mcp_trusted") is not True:
             return False
         return not tool.owner or (

@@ -106,7 +106,7 @@ class ToolResult:
         values = [chunk.value for chunk in self.chunks]
         if self.streaming or len(values) > 1:
             return values
-        return values[0] if values else None
+        return next(iter(values), None)
 
     @property
     def text(self) -> str:
