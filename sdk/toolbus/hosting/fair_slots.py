@@ -30,6 +30,10 @@ RESERVED_SLOTS = 128
 """Further calls that it runs, of callers that have fewer places than others."""
 
 
+MAX_UNREAD_BYTES = 64 * 1024 * 1024
+"""Bytes of results that may wait for one caller; with more, its calls are `overloaded`."""
+
+
 class FairSlots(NamedTuple):
     """The places of a host: some for every caller, and a reserve for those that hold few.
 
@@ -100,10 +104,6 @@ class HeldSlots:
             self.counts[call.identity] -= 1
             if not self.counts[call.identity]:
                 del self.counts[call.identity]
-
-
-MAX_UNREAD_BYTES = 64 * 1024 * 1024
-"""Bytes of results that may wait for one caller; with more, its calls are `overloaded`."""
 
 
 class UnreadResults:

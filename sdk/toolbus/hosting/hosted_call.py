@@ -49,6 +49,17 @@ FIELDS_TO_READ = _STREAM_FIELDS | {"caller_context"}
 """The fields of a header for which `HostedCall.read_header` has to be called."""
 
 
+_OUTCOMES = MappingProxyType(
+    {
+        "deadline": "deadline_exceeded",
+        "broken": "stream_broken",
+        "stalled": "stream_stalled",
+        "leaving": "unavailable",
+        "lost": "host_lost",
+    }
+)
+
+
 class CallRunner(CallHost, CallThreads, Protocol):
     """What a call needs of its runner."""
 
@@ -301,17 +312,6 @@ def describe_calls(calls: Collection[HostedCall]) -> str:
     )
     total = counts.total()
     return f"{total} call{'' if total == 1 else 's'} ({names})"
-
-
-_OUTCOMES = MappingProxyType(
-    {
-        "deadline": "deadline_exceeded",
-        "broken": "stream_broken",
-        "stalled": "stream_stalled",
-        "leaving": "unavailable",
-        "lost": "host_lost",
-    }
-)
 
 
 def begin_recording(call: HostedCall, records: Records) -> Recording:

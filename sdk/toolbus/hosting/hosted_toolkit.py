@@ -28,6 +28,9 @@ NO_PATTERNS = (
 """What to do about a `*` within an entry of `shared_with`."""
 
 
+_NEVER = -1
+
+
 class InvalidOffer(ValueError):
     """A toolkit cannot be offered with these options; the message names it and the reason."""
 
@@ -116,9 +119,6 @@ class HostedToolkit:
         while self.running_calls:
             self.idle_event = self.idle_event or asyncio.Event()
             await self.idle_event.wait()
-
-
-_NEVER = -1
 
 
 class Definitions:

@@ -35,6 +35,10 @@ __all__ = ["InProcessCall", "InProcessToolkit", "LocalInput", "started_tools"]
 _END: Any = object()
 
 
+_logger = bounded_logger(__name__)
+_THREADS = 256
+
+
 class LocalInput:
     """The source of an `InputStream`, for one call."""
 
@@ -83,10 +87,6 @@ class LocalInput:
         is_first = self._count <= 1 and not run.entered
         error.executed = "no" if is_first else run.executed
         return run.record(error)
-
-
-_logger = bounded_logger(__name__)
-_THREADS = 256
 
 
 @dataclass(eq=False, kw_only=True)

@@ -38,6 +38,10 @@ __all__ = ["CallHost", "InputReceiver", "OutputStream", "unreadable_input"]
 _BURST_CHUNKS, _BURST_BYTES = 32, 64 * 1024
 
 
+# A file result with more bytes is sent in pieces.
+_WHOLE_FILE_BYTES = 256 * 1024
+
+
 class InputReceiver:
     """The input of one call, for one reader."""
 
@@ -137,10 +141,6 @@ class InputReceiver:
 def unreadable_input(_received: ReceivedChunk, path: str, reason: str) -> InvalidArguments:
     """Make the error for an invalid chunk of an input; for a `ChunkReader`."""
     return InvalidArguments(reason, details={"path": f"/input{path}", "message": reason})
-
-
-# A file result with more bytes is sent in pieces.
-_WHOLE_FILE_BYTES = 256 * 1024
 
 
 class CallHost(Protocol):

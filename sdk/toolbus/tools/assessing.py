@@ -51,6 +51,13 @@ _BEHAVIORS = get_args(AssessedBehavior)
 _abandoned: set[asyncio.Task[Any]] = set()
 
 
+T = TypeVar("T")
+_THREADS = WorkerThreads("assess", 64, may_take_long=True)
+_MAX_OF_ONE_CALLER = 16
+"""Of the threads, at a time, also of those that were left behind: a quarter."""
+_shares: dict[tuple[asyncio.AbstractEventLoop, str, str], _Share] = {}
+
+
 async def assessed(
     tool: Tool, name: str, context: ToolContext, arguments: dict[str, Any], patterns: Sequence[str]
 ) -> Assessment:
@@ -287,13 +294,6 @@ def _usable(suggestions: Sequence[Any], name: str, reaches: str) -> tuple[Rule, 
     return tuple(found[:MAX_SUGGESTIONS])
 
 
-T = TypeVar("T")
-
-_THREADS = WorkerThreads("assess", 64, may_take_long=True)
-_MAX_OF_ONE_CALLER = 16
-"""Of the threads, at a time, also of those that were left behind: a quarter."""
-
-
 class _Share:
     """The threads that one caller uses in one event loop."""
 
@@ -327,9 +327,6 @@ class _Share:
             if not turn.done():
                 turn.set_result(None)
                 return
-
-
-_shares: dict[tuple[asyncio.AbstractEventLoop, str, str], _Share] = {}
 
 
 async def on_assess_thread(run: ToolRun, function: Callable[[], T]) -> T:

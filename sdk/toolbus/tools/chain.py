@@ -38,6 +38,12 @@ _logger = bounded_logger(__name__)
 _END = EmptyChunk()
 
 
+_NEEDED = {
+    "attachment": "an attachment: attachment= of room.invoke, --attach of `toolbus call`",
+    "input": "an input: input= of room.stream, --input of `toolbus call`",
+}
+
+
 class ToolChain:
     """Runs a tool that has middlewares or a judge, takes an input or returns a stream.
 
@@ -316,12 +322,6 @@ def unreadable_input(path: str, error: BaseException, executed: Executed) -> Inv
     failure = InvalidArguments(text, executed=executed, details={"path": path, "message": text})
     failure.__cause__ = error
     return failure
-
-
-_NEEDED = {
-    "attachment": "an attachment: attachment= of room.invoke, --attach of `toolbus call`",
-    "input": "an input: input= of room.stream, --input of `toolbus call`",
-}
 
 
 def _refusal(message: str) -> InvalidArguments:

@@ -29,6 +29,12 @@ _LACKING = MappingProxyType(
 _TOOL = re.compile(r"[a-z][a-z0-9_-]{0,63}\.[A-Za-z0-9_-]{1,64}")
 
 
+_MAX_MEMBERS = 8
+"""Of a group of exceptions, whose texts are sent."""
+_MAX_GROUPS = 64
+"""Groups and members that are looked at."""
+
+
 def refused_call(error: RoomException) -> dict[str, str] | None:
     """Return the facts about a refused call that may be sent on; None if there are none.
 
@@ -54,11 +60,6 @@ def refusal_message(facts: dict[str, str]) -> str:
     tool = facts.get("tool", "a tool that you may not see")
     return f"{_LACKING[facts['lacks']]} has no grant to call {tool} (agents.call, agents.allow)"
 
-
-_MAX_MEMBERS = 8
-"""Of a group of exceptions, whose texts are sent."""
-_MAX_GROUPS = 64
-"""Groups and members that are looked at."""
 
 SentErrors: TypeAlias = Literal["text", "class"]
 """What a caller gets of an exception: its class and its text, or its class alone."""

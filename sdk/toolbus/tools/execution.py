@@ -60,6 +60,10 @@ for nothing; without a limit one tool could take every thread of its host.
 """
 
 
+T = TypeVar("T")
+_logger = bounded_logger(__name__)
+
+
 class SlotUser(Protocol):
     """A call that holds or wants a slot."""
 
@@ -150,11 +154,6 @@ def limits_of(tool: Tool) -> ToolLimits:
         # only an author who says so has a function that must run alone.
         limit = 1 if tool.concurrency_safe is False else SYNC_CALLS
     return ToolLimits(None if limit is None else ToolSlots(limit), tool.timeout_s)
-
-
-T = TypeVar("T")
-
-_logger = bounded_logger(__name__)
 
 
 class CallThreads(Protocol):

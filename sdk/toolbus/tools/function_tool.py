@@ -38,6 +38,31 @@ from toolbus.wire.body_steps import Steps
 __all__ = ["ITEMS_AHEAD", "FunctionTool"]
 
 
+ITEMS_AHEAD = 16
+"""How many items of a sync generator may wait until they are read."""
+_PASSED_ON = (
+    "title",
+    "rules",
+    "thumbnail_url",
+    "supports_context",
+    "read_only",
+    "idempotent",
+    "concurrency_safe",
+    "destructive",
+    "open_world",
+    "external",
+    "approval",
+    "timeout_s",
+    "max_concurrency",
+    "affinity",
+    "cache_ttl_s",
+    "annotations",
+    "errors",
+    "middlewares",
+)
+"""The options that are those of `Tool`."""
+
+
 class _InputFunction(NamedTuple):
     """A function that gets some of a tool's arguments by their names, such as `assess`."""
 
@@ -128,31 +153,6 @@ def _parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     except NameError:  # a name that is there for type checkers only
         signature = inspect.signature(function)
     return list(signature.parameters.values())
-
-
-ITEMS_AHEAD = 16
-"""How many items of a sync generator may wait until they are read."""
-_PASSED_ON = (
-    "title",
-    "rules",
-    "thumbnail_url",
-    "supports_context",
-    "read_only",
-    "idempotent",
-    "concurrency_safe",
-    "destructive",
-    "open_world",
-    "external",
-    "approval",
-    "timeout_s",
-    "max_concurrency",
-    "affinity",
-    "cache_ttl_s",
-    "annotations",
-    "errors",
-    "middlewares",
-)
-"""The options that are those of `Tool`."""
 
 
 class FunctionTool(Tool):

@@ -32,6 +32,18 @@ _MAX_NAME_CHARS = 1_024
 """Of a name in a state that somebody else wrote: issuers may be addresses."""
 
 
+_VERSION = 5
+_NAMES: Mapping[int, str] = {
+    1: "version state groups",
+    2: "version state groups rules conversation",
+    3: "version state groups rules conversation definitions",
+    4: "version state groups rules definitions adapter questions conversation",
+    5: "version state groups rules definitions adapter model questions conversation",
+}
+"""The names of each version that is read."""
+_BEFORE_MESSAGES = ', "conversation": ['
+
+
 class DefinitionKey(NamedTuple):
     """A toolkit by whose it is; a definition is one state of it."""
 
@@ -91,18 +103,6 @@ class SeenDefinitions:
     def to_plain(self) -> list[list[str]]:
         """Return the entries as lists of text."""
         return [[*key, digest] for key, digest in self._digests.items()]
-
-
-_VERSION = 5
-_NAMES: Mapping[int, str] = {
-    1: "version state groups",
-    2: "version state groups rules conversation",
-    3: "version state groups rules conversation definitions",
-    4: "version state groups rules definitions adapter questions conversation",
-    5: "version state groups rules definitions adapter model questions conversation",
-}
-"""The names of each version that is read."""
-_BEFORE_MESSAGES = ', "conversation": ['
 
 
 class AgentState:

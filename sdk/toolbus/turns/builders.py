@@ -47,6 +47,13 @@ __all__ = [
 ]
 
 
+T = TypeVar("T")
+_TIMEOUT_S = 120.0
+"""Seconds that a factory may take: longer than reading a description from a slow address."""
+_MAX_RUNNING = 32
+"""Threads of one builder, also those whose requests have ended."""
+
+
 class ToolkitConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=True):
     """A request to a builder; a subclass adds fields, and unknown fields are refused."""
 
@@ -55,7 +62,6 @@ class ToolkitConfig(BaseModel, frozen=True, extra="forbid", hide_input_in_errors
 
 
 C = TypeVar("C", bound=ToolkitConfig)
-T = TypeVar("T")
 _TypeOf: TypeAlias = type[C]
 
 
@@ -357,12 +363,6 @@ def _schema_of(name: str, kind: type[ToolkitConfig]) -> dict[str, Any]:
     schema["properties"] = {**schema.get("properties", {}), **described}
     schema["required"] = ["name", *(key for key in schema.get("required", ()) if key != "name")]
     return schema
-
-
-_TIMEOUT_S = 120.0
-"""Seconds that a factory may take: longer than reading a description from a slow address."""
-_MAX_RUNNING = 32
-"""Threads of one builder, also those whose requests have ended."""
 
 
 def builder_of(

@@ -57,6 +57,12 @@ _RULES = (
 )
 
 
+BASIC = "basic"
+"""The name of the group that is always active; no other has it."""
+GROUP_TOOLKIT = "groups"
+"""The toolkit that a turn with groups has, with `reset_tools` and `group_instructions`."""
+
+
 @dataclass(frozen=True, slots=True)
 class SkillEntry:
     """A skill, as a listing shows it."""
@@ -266,12 +272,6 @@ class TurnSkills:
         for listing, group in inactive:
             if _has_skill(listing, name):
                 self._refuse(f"the skill {name}", group)
-
-
-BASIC = "basic"
-"""The name of the group that is always active; no other has it."""
-GROUP_TOOLKIT = "groups"
-"""The toolkit that a turn with groups has, with `reset_tools` and `group_instructions`."""
 
 
 @dataclass(frozen=True, slots=True)

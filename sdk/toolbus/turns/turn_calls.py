@@ -70,6 +70,10 @@ __all__ = [
 ]
 
 
+R = TypeVar("R", bound=LocalRun)
+_EVIDENCE: Mapping[Executed, int] = {"no": 0, "maybe": 1, "yes": 2}
+
+
 class CollectedChunks:
     """Keeps the chunks of a streaming tool; all together have to fit one frame."""
 
@@ -222,10 +226,6 @@ def packed_size(tool: str, chunk: Chunk) -> int:
         text = f"a chunk of {tool} has {size} bytes, at most {most} can be sent"
         raise TooLarge(text, executed="maybe")
     return size
-
-
-R = TypeVar("R", bound=LocalRun)
-_EVIDENCE: Mapping[Executed, int] = {"no": 0, "maybe": 1, "yes": 2}
 
 
 @dataclass(frozen=True, slots=True)

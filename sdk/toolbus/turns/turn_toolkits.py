@@ -64,6 +64,11 @@ _ALTERNATIVES_S = 2.0
 _ALIAS_FORM = "an alias is a lower-case letter, then up to 63 of a-z 0-9 _ -"
 
 
+_turn_logger = bounded_logger("toolbus.turns.turn")
+DESCRIBED_AT_A_TIME = 64
+"""Toolkits that are described at a time, so that a full room does not fill the connection."""
+
+
 @dataclass(frozen=True, slots=True)
 class LocalToolkit:
     """A toolkit for `Turn(always=[...])` that has another name there.
@@ -353,11 +358,6 @@ def checked_toolkits(option: str, values: Iterable[T], *kinds: type[T]) -> tuple
             )
             raise TypeError(f"{option} must contain {text}, not {type(toolkit).__name__}{wrap}")
     return toolkits
-
-
-_turn_logger = bounded_logger("toolbus.turns.turn")
-DESCRIBED_AT_A_TIME = 64
-"""Toolkits that are described at a time, so that a full room does not fill the connection."""
 
 
 def usable_toolkits(
