@@ -51,6 +51,8 @@ def tool_arguments(schema: dict[str, Any], arguments: dict[str, Any]) -> dict[st
     }
     if names:
         arguments = {names.get(name, name): value for name, value in arguments.items()}
+    if not any(value is None or isinstance(value, dict | list) for value in arguments.values()):
+        return arguments
     try:
         found: dict[str, Any] = _NullRemover(source).without_nulls(arguments, source.root)
         return found

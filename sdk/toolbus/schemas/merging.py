@@ -229,8 +229,10 @@ def _merge_objects(first: dict[str, Any], second: dict[str, Any], result: dict[s
 
 def _of_others(part: dict[str, Any]) -> Schema:
     """Return what a part asks of a property that it does not name."""
-    found = True if part.get("patternProperties") else part.get("additionalProperties", True)
-    return found if isinstance(found, dict | bool) else True
+    if part.get("patternProperties"):
+        return True
+    others: Schema = part.get("additionalProperties", True)
+    return others
 
 
 def _both(first: Schema, second: Schema) -> Schema:
@@ -326,7 +328,7 @@ def _union(branches: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], str]:
     if all(other is False for other in others):
         whole["additionalProperties"] = False
     elif open_to := [other for other in others if other not in (None, False)]:
-        whole["additionalProperties"] = open_to[0] if len(open_to) == 1 else True
+        whole["additionalProperties"] = len(open_to) > 1 or open_to[0]
     for keyword in {key for branch in branches for key in branch} - NOT_ASKING - {*whole, "type"}:
         values = [branch[keyword] for branch in branches if keyword in branch]
         if len(values) == len(branches) and all(same_json(value, values[0]) for value in values):
@@ -344,7 +346,7 @@ def _signature(branch: dict[str, Any]) -> str:
         if isinstance(asked, dict) and "const" in asked:
             shown.append(note(name, asked["const"]))
         elif asked is not False:
-            shown.append(name if name in required else f"{name}?")
+            shown.append(name + "?" * (name not in required))
     return f"{{{', '.join(shown)}}}"
 
 

@@ -132,9 +132,10 @@ class Reduction:
         if self._only(schema, "$ref"):
             return self._reference(schema)
         if self._only(schema, "allOf") and len(schema["allOf"]) == 1:
-            only = schema["allOf"][0]
-            own = {name: value for name, value in schema.items() if name != "allOf"}
-            return self.part({**only, **own} if isinstance(only, dict) else only)
+            (only,) = schema["allOf"]
+            if isinstance(only, dict):
+                only = {**only, **{name: schema[name] for name in schema if name != "allOf"}}
+            return self.part(only)
         try:
             flat = self._merger.flat(schema)
             if flat.get("not", False) in (True, {}):
@@ -200,7 +201,9 @@ class Reduction:
                 written = self._branch(base, branch)
             except ImpossiblePart:
                 continue
-            nested = written["anyOf"] if written.keys() == {"anyOf"} else [written]
+            nested = [written]
+            if written.keys() == {"anyOf"}:
+                nested = written["anyOf"]
             different |= {json.dumps(part): part for part in nested}
         if not different:
             raise ImpossiblePart
@@ -315,18 +318,23 @@ class Reduction:
         retained = self._retained(schema, ("array",))
         first = schema.get("prefixItems", [])
         others: Any = schema.get("items", True)
-        most = len(first) if others is False else None
+        most: int | None = None
+        if others is False:
+            most = len(first)
         written: dict[str, Any] = {}
         if first and self._rules.has_prefix_items:
             written["prefixItems"] = [self._or_any(item) for item in first]
         elif first:
-            beyond = [] if schema.get("maxItems", len(first) + 1) <= len(first) else [others]
-            others = {"anyOf": [*first, *(item for item in beyond if item is not False)]}
+            others = {"anyOf": [*first]}
+            if schema.get("maxItems", len(first) + 1) > len(first) and most is None:
+                others["anyOf"].append(schema.get("items", True))
         try:
-            written["items"] = self.part(True if others is False else others)
+            written["items"] = self.part(others is False or others)
         except ImpossiblePart:
-            written["items"] = {"type": "null"} if self._rules.is_strict else {}
             most = 0
+            written["items"] = {}
+            if self._rules.is_strict:
+                written["items"] = {"type": "null"}
         if most is not None and "maxItems" in self._rules.keywords:
             retained["maxItems"] = min(most, retained.get("maxItems", most))
         if retained.get("minItems", 0) > 1 and "maxItems" not in self._rules.keywords:
@@ -415,8 +423,8 @@ def _or_null(written: dict[str, Any]) -> dict[str, Any]:
         return {**written, "anyOf": [*written["anyOf"], {"type": "null"}]}
     kinds = types_of(written)
     if not kinds or "const" in written or not {"object", "array"}.isdisjoint(kinds):
-        rest = {name: value for name, value in written.items() if name != "description"}
-        text = {"description": written["description"]} if rest.keys() != written.keys() else {}
+        rest = dict(written)
+        text = described(rest.pop("description", ""), ())
         return {**text, "anyOf": [rest, {"type": "null"}]}
     nullable = {**written, "type": [*dict.fromkeys([*kinds, "null"])]}
     if None not in written.get("enum", (None,)):

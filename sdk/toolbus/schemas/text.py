@@ -142,8 +142,10 @@ class SchemaReader:
 
     def all_of(self, schema: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Return the schemas under `$ref` and `allOf`."""
-        found = self.resolve(schema)
-        return [*([] if found is None else [found]), *_held(schema, "allOf")]
+        found = _held(schema, "allOf")
+        if (target := self.resolve(schema)) is not None:
+            found.insert(0, target)
+        return found
 
     def resolve(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the schema that `$ref` points to, if it is within the root."""
@@ -412,8 +414,8 @@ def with_short_texts(schema: Any, limit: int) -> Any:
     for keyword, value in schema.items():
         if keyword == "description" and isinstance(value, str):
             written[keyword] = shortened(value, limit)
-        elif keyword in HELD:
+        elif keyword in HELD or keyword in _VALUES:
             written[keyword] = rewritten(keyword, value, change)
         else:
-            written[keyword] = value if keyword in _VALUES else change(value)
+            written[keyword] = change(value)
     return written
