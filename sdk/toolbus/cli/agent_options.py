@@ -7,13 +7,14 @@ flags, and receives what was chosen.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any, Protocol, cast
+from typing import Annotated, Any, Protocol, TypeVar, cast
 
 import typer
+from pydantic import Field, field_validator
 
 from toolbus.agents.agent import Agent
 from toolbus.agents.model_middlewares import ModelLog, ModelRetries
@@ -21,7 +22,6 @@ from toolbus.agents.state_store import SqliteStateStore, StateStoreUnavailable
 from toolbus.chunks.json_values import shown
 from toolbus.cli.arguments import read_file, warn_if_readable
 from toolbus.cli.completion import complete_avatar, complete_installed, complete_toolkit
-from toolbus.cli.group_file import GroupFileError, read_group_file
 from toolbus.cli.options import takes
 from toolbus.cli.toolkit_options import (
     NO_FLAGS,
@@ -41,6 +41,7 @@ from toolbus.permissions.modes import Mode
 from toolbus.permissions.permissions import Permissions
 from toolbus.permissions.rule import Rule
 from toolbus.permissions.rule_file import RuleFileError
+from toolbus.permissions.toml_file import Place, TomlFile, TomlFileError, TomlTable
 from toolbus.records.records import Records
 from toolbus.room.room_client import RoomClient
 from toolbus.tools.toolkit import Toolkit
@@ -55,6 +56,7 @@ from toolbus.untrusted_text import one_line
 __all__ = ["AgentChoices", "InstalledAvatar", "agent_of", "chooses_an_agent", "read_avatar"]
 
 
+T = TypeVar("T")
 _Option = functools.partial(typer.Option, rich_help_panel="Agent", show_default=False)
 
 
@@ -223,7 +225,7 @@ def agent_of(
         instructions = choices.instructions
         if instructions.startswith("@"):
             instructions = read_file("--instructions", instructions[1:])
-    groups = _groups(choices.groups)
+    groups = _read_groups(choices.groups)
     given: dict[str, Any] = {
         "description": choices.description,
         "available": choices.available,
@@ -298,21 +300,6 @@ def required_toolkit(typed: str) -> RequiredToolkit:
     return RequiredToolkit(name, participant=owner or None)
 
 
-def _groups(path: Path | None) -> list[ToolGroup]:
-    if path is None:
-        return []
-
-    def toolkit(reference: str) -> Toolkit:
-        return find_toolkit(
-            reference, functools.partial(make_configured, reference, given=NO_FLAGS)
-        )
-
-    try:
-        return read_group_file(path, toolkit, required_toolkit, offered_builder)
-    except GroupFileError as error:
-        raise UsageError(f"--groups: {error}") from error
-
-
 def _model(name: str, base_url: str | None) -> Model:
     try:
         return open_model(name, base_url)
@@ -347,6 +334,91 @@ def _permissions(path: Path | None, mode: str | None) -> Permissions:
         raise UsageError(f"--permissions: {error}") from error
     except ValueError as error:
         raise UsageError(f"--mode: {error}") from error
+
+
+# `--groups FILE`: toolkits that an agent switches on and off together, for people to write
+#
+#     [[group]]
+#     name = "times"
+#     description = "Dates and time zones."
+#     toolkits = ["clock"]
+#
+# A file with a mistake is refused as a whole.
+
+
+class _GroupKeys(TomlTable):
+    name: str
+    description: str
+    instructions: str = ""
+    active: bool = False
+    toolkits: list[str] = Field([], max_length=100)
+    """Toolkits that run in the agent: as of `toolbus host`."""
+    required: list[str] = Field([], max_length=100)
+    """Toolkits of others: as of `--require`."""
+    offer: list[str] = Field([], max_length=100)
+    """Toolkits that are built on request: as of `--offer`."""
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        ToolGroup(name, "of any")  # raises
+        return name
+
+    @field_validator("description")
+    @classmethod
+    def _check_description(cls, description: str) -> str:
+        ToolGroup("any", description)  # raises
+        return description
+
+
+class _GroupFileKeys(TomlTable):
+    group: list[_GroupKeys] = Field([], max_length=100)
+    """A model chooses among their descriptions, so more are of no use."""
+
+
+def _read_groups(path: Path | None) -> list[ToolGroup]:
+    """Read the file, and make what the groups have. Raises `UsageError` for the first mistake."""
+    if path is None:
+        return []
+    try:
+        return list(_groups_of(TomlFile(path, _GroupFileKeys, TomlFileError)))
+    except TomlFileError as error:
+        raise UsageError(f"--groups: {error}") from error
+
+
+def _groups_of(file: TomlFile[_GroupFileKeys]) -> Iterator[ToolGroup]:
+    names: set[str] = set()
+    for index, keys in enumerate(file.content.group):
+        at: Place = ("group", index)
+        if keys.name in names:
+            raise file.error((*at, "name"), f"there is a group {keys.name!r} already")
+        names.add(keys.name)
+        yield ToolGroup(
+            keys.name,
+            keys.description,
+            _made(file, (*at, "toolkits"), keys.toolkits, _toolkit_of_a_file),
+            required=_made(file, (*at, "required"), keys.required, required_toolkit),
+            builders=_made(file, (*at, "offer"), keys.offer, offered_builder),
+            instructions=keys.instructions,
+            active=keys.active,
+        )
+
+
+def _toolkit_of_a_file(reference: str) -> Toolkit:
+    return find_toolkit(reference, functools.partial(make_configured, reference, given=NO_FLAGS))
+
+
+def _made(
+    file: TomlFile[_GroupFileKeys], at: Place, texts: Sequence[str], make: Callable[[str], T]
+) -> list[T]:
+    """Return what is made of the texts of a list."""
+    made = []
+    for index, text in enumerate(texts):
+        try:
+            made.append(make(text))
+        except (TypeError, UsageError, ValueError) as error:
+            raise file.error((*at, index), str(error)) from error
+    return made
 
 
 # `--avatar NAME`: what an installed avatar gives to an agent

@@ -19,10 +19,9 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
-from toolbus.cli.error_report import report
+from toolbus.cli.error_report import ReaderClosed, StdoutError, guard_streams, report
 from toolbus.cli.options import add_log_options, require_utf8
 from toolbus.cli.own_commands import OWN_COMMANDS
-from toolbus.cli.standard_streams import ReaderClosed, StdoutError, guard_streams
 from toolbus.diagnostics.exit_codes import ExitCode
 from toolbus.untrusted_text import one_line
 

@@ -5,18 +5,39 @@ The texts and exit codes are defined in `toolbus.diagnostics.exit_codes`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import errno
+import io
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
-from toolbus.diagnostics.exit_codes import CallTarget, UsageError, exit_code, failure_lines
+from toolbus.diagnostics.exit_codes import (
+    CallTarget,
+    ExitCode,
+    UsageError,
+    exit_code,
+    failure_lines,
+)
 from toolbus.errors import Cancelled, Executed, RoomException
 from toolbus.untrusted_text import json_text
 
-__all__ = ["report", "reporting", "reporting_cancel", "writing"]
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = [
+    "ReaderClosed",
+    "StdoutError",
+    "guard_streams",
+    "report",
+    "reporting",
+    "reporting_cancel",
+    "stdout_error",
+    "writing",
+]
 
 
 def report(
@@ -81,3 +102,74 @@ def writing(path: Path, executed: Executed = "no") -> Iterator[None]:
         yield
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}", executed=executed) from error
+
+
+# The standard streams, where they cannot be written
+#
+# A full disk on stdout is a `StdoutError`. A reader that has closed the pipe ends the command with
+# exit code 141, as SIGPIPE ends other programs, and without a message. Errors on stderr are
+# ignored: nothing can be reported there.
+
+
+class ReaderClosed(typer.Exit):
+    """The reader of stdout has closed the pipe, and the command ends."""
+
+    def __init__(self) -> None:
+        super().__init__(ExitCode.READER_CLOSED)
+
+
+class StdoutError(UsageError):
+    """Stdout cannot be written, because the disk is full for example."""
+
+
+def stdout_error(error: OSError, executed: Executed = "no") -> ReaderClosed | StdoutError:
+    """Return the exception of a command whose stdout cannot be written."""
+    if error.errno == errno.EPIPE:
+        return ReaderClosed()
+    return StdoutError(f"cannot write to stdout: {error.strerror}", executed=executed)
+
+
+def guard_streams() -> None:
+    """Replace `sys.stdout` and `sys.stderr`, so that their errors are those of this module."""
+    sys.stdout = _guarded(sys.stdout, _raise_once)
+    sys.stderr = _guarded(sys.stderr, lambda error: None)
+
+
+def _raise_once(error: OSError) -> None:
+    raise stdout_error(error) from error
+
+
+class _GuardedFile(io.FileIO):
+    """A descriptor that drops what is written after the first error, so that Python can exit."""
+
+    def __init__(self, number: int, on_error: Callable[[OSError], None]) -> None:
+        super().__init__(number, "w", closefd=False)
+        self._on_error = on_error
+        self._has_failed = False
+
+    def write(self, data: Buffer) -> int:
+        size = memoryview(data).nbytes
+        if size and not self._has_failed:  # typer tests a stream with empty data
+            try:
+                return super().write(data)
+            except OSError as error:
+                self._has_failed = True
+                self._on_error(error)
+        return size
+
+
+def _guarded(stream: TextIO, on_error: Callable[[OSError], None]) -> TextIO:
+    """Return a stream with the same descriptor; unchanged if it is not an ordinary file."""
+    if not isinstance(stream, io.TextIOWrapper):
+        return stream
+    is_unbuffered = isinstance(stream.buffer, io.FileIO)
+    if not is_unbuffered and not isinstance(getattr(stream.buffer, "raw", None), io.FileIO):
+        return stream
+    raw = _GuardedFile(stream.fileno(), on_error)
+    return io.TextIOWrapper(
+        raw if is_unbuffered else io.BufferedWriter(raw),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        line_buffering=stream.line_buffering,
+        write_through=is_unbuffered or stream.write_through,
+    )

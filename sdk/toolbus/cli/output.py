@@ -22,8 +22,7 @@ import typer
 from toolbus.atomic_file import AtomicFile
 from toolbus.chunks.chunk_types import Chunk, FileChunk, LinkChunk, MixedChunk, TextChunk
 from toolbus.cli.columns import counted
-from toolbus.cli.error_report import writing
-from toolbus.cli.standard_streams import StdoutError, stdout_error
+from toolbus.cli.error_report import StdoutError, stdout_error, writing
 from toolbus.concurrency.thread_iterator import ThreadIterator
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.errors import Executed, RoomException
@@ -357,7 +356,7 @@ def _share_one_target() -> bool:
 
 
 def progress_printer() -> Callable[[Any], None] | None:
-    """Return a function that prints a tool's progress on stderr; None if that is no terminal."""
+    """Return a function that prints a tool's progress on stderr; None if that is not a terminal."""
     if not sys.stderr.isatty():
         return None
 
