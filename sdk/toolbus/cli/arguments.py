@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 import typer
 
 from toolbus.chunks.json_values import cut
-from toolbus.diagnostics.exit_codes import UsageError
+from toolbus.diagnostics.exit_codes import UsageError, with_step
 from toolbus.schemas.text import SchemaReader, values_of
 from toolbus.untrusted_text import SHOWN_CHARS, one_line
 
@@ -311,13 +311,10 @@ def warn_if_readable(flag: str, path: Path) -> None:
 # on demand, so an endless input works too.
 
 
-class NotJson(UsageError):
-    """A line of the input is not JSON."""
-
-    next_step = (
-        'write each line as JSON, a text in quotes: "to be"; the tool may have started: check its '
-        "effects before you retry"
-    )
+_LINE_STEP = (
+    'write each line as JSON, a text in quotes: "to be"; the tool may have started: check its '
+    "effects before you retry"
+)
 
 
 def json_lines(path: Path) -> Iterator[Any]:
@@ -352,9 +349,8 @@ def _values(file: int, name: str) -> Iterator[Any]:
         try:
             yield read_json(line.decode())
         except (ValueError, RecursionError) as error:
-            raise NotJson(
-                f"line {number} of {name} is not JSON: {error}", executed="maybe"
-            ) from error
+            text = f"line {number} of {name} is not JSON: {error}"
+            raise with_step(UsageError(text, executed="maybe"), _LINE_STEP) from error
 
 
 def _lines(file: int, name: str) -> Iterator[bytes]:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from toolbus.auth.participant_names import means
 from toolbus.cli.room_options import CommandRoom
-from toolbus.diagnostics.exit_codes import CallTarget
+from toolbus.diagnostics.exit_codes import CallTarget, with_step
 from toolbus.errors import NotFound, RoomException
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
 from toolbus.tools.tool_run import Participant
@@ -37,13 +37,6 @@ _CHARS = 64
 
 
 # Toolkits and tools of a room
-
-
-class UnknownName(NotFound):
-    """A name was not found; the message suggests others."""
-
-    next_step = ""
-    """Empty, because the message says what to do."""
 
 
 async def find_toolkit(room: CommandRoom, target: CallTarget) -> ToolkitProxy:
@@ -143,7 +136,8 @@ def _nearest(name: str, names: Sequence[str]) -> list[str]:
 
 
 def _with_suggestion(error: NotFound, text: str) -> NotFound:
-    return UnknownName(f"{error.message}: {text}", details=error.details)
+    # No next step: the message says what to do.
+    return with_step(NotFound(f"{error.message}: {text}", details=error.details), "")
 
 
 # References to toolkits in source files

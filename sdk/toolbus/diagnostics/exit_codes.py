@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 from types import MappingProxyType
+from typing import TypeVar
 
 from toolbus.auth.participant_names import MAX_NAME_CHARS
 from toolbus.errors import Cancelled, InvalidArguments, RoomException
@@ -28,6 +29,7 @@ __all__ = [
     "failure_lines",
     "further_values",
     "grant_command",
+    "with_step",
 ]
 
 
@@ -58,6 +60,15 @@ class UsageError(InvalidArguments):
 
     next_step = ""
     """Replaces the general next step; any error class may define its own."""
+
+
+_Error = TypeVar("_Error", bound=RoomException)
+
+
+def with_step(error: _Error, next_step: str) -> _Error:
+    """Give an error a next step of its own, in place of the general one; return the error."""
+    error.next_step = next_step  # type: ignore[attr-defined]  # see `failure_lines`
+    return error
 
 
 class Terminated(Cancelled):

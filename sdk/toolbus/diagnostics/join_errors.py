@@ -13,7 +13,7 @@ from typing import Any
 
 from toolbus.auth.grants import matches_room
 from toolbus.auth.token_limits import LEEWAY_S
-from toolbus.diagnostics.exit_codes import UNAUTHORIZED, UsageError
+from toolbus.diagnostics.exit_codes import UNAUTHORIZED, UsageError, with_step
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
 from toolbus.settings import (
     DEV_KEY_ORIGIN,
@@ -41,26 +41,6 @@ __all__ = [
 _CREATE_TOKEN = "create one with `toolbus token create`"
 
 
-class WrongRoom(PermissionDenied):
-    """The token is for other rooms.
-
-    Args:
-        rooms: The room patterns of the token, as text.
-        room: The room that the client tried to join.
-        details: The details of the server's error.
-    """
-
-    def __init__(self, rooms: str, room: str, details: dict[str, Any]) -> None:
-        super().__init__(
-            f"the server refuses the room: the token is for {rooms}, not for room {room}",
-            details=details,
-        )
-        self.next_step: str = (
-            "join a room of the token with --room (TOOLBUS_ROOM), or create a token for this room "
-            f"with `toolbus token create --room {room}`"
-        )
-
-
 class TokenExpired(PermissionDenied):
     """The token has expired.
 
@@ -78,50 +58,6 @@ class TokenExpired(PermissionDenied):
             f"the server refuses the token: it expired {round(ago_s)} s ago", details=details
         )
         self.ago_s = ago_s
-
-
-class WrongKey(PermissionDenied):
-    """The token is signed by another key than the development key of this machine.
-
-    Args:
-        key_id: The id of the token's key.
-        own_id: The id of the development key.
-        details: The details of the server's error.
-    """
-
-    next_step = (
-        "for `toolbus serve --dev`, `toolbus token create` creates a token with the development "
-        "key; a server with other keys (--keys) needs a token of one of those, or has revoked this "
-        "one"
-    )
-
-    def __init__(self, key_id: str, own_id: str, details: dict[str, Any]) -> None:
-        super().__init__(
-            f"the server refuses the token: its key is {key_id!r}, and the development key of this "
-            f"machine is {own_id!r}",
-            details=details,
-        )
-
-
-class DevKeyRefused(PermissionDenied):
-    """The token is one that was made with the development key, since no token is set.
-
-    Args:
-        details: The details of the server's error.
-    """
-
-    next_step = (
-        "set TOOLBUS_TOKEN_FILE or --token to a token that `toolbus token create --keys FILE` made"
-        " with a key of this server; a server started with `toolbus serve --dev` needs the same"
-        " TOOLBUS_HOME as here"
-    )
-
-    def __init__(self, details: dict[str, Any]) -> None:
-        super().__init__(
-            "the server refuses the token: no token is set, so it was made with the development key"
-            " of this machine",
-            details=details,
-        )
 
 
 def resolve_settings(**choices: Any) -> RoomSettings:
@@ -207,8 +143,7 @@ async def explain_refusal(settings: RoomSettings) -> AsyncIterator[None]:
     An error of joining names the context that the settings come from.
 
     Raises:
-        TokenExpired: The token has expired.
-        WrongRoom: The token is for other rooms.
+        PermissionDenied: The token has expired, is for other rooms, or of another key.
     """
     try:
         async with _explain_token(settings):
@@ -244,7 +179,16 @@ async def _explain_token(settings: RoomSettings) -> AsyncIterator[None]:
             if ago_s is not None:
                 precise = TokenExpired(ago_s, details)
             elif settings.token_from == DEV_KEY_ORIGIN:
-                precise = DevKeyRefused(details)
+                precise = with_step(
+                    PermissionDenied(
+                        "the server refuses the token: no token is set, so it was made with the "
+                        "development key of this machine",
+                        details=details,
+                    ),
+                    "set TOOLBUS_TOKEN_FILE or --token to a token that `toolbus token create --keys"
+                    " FILE` made with a key of this server; a server started with `toolbus serve "
+                    "--dev` needs the same TOOLBUS_HOME as here",
+                )
             else:
                 precise = await _wrong_key(settings, details)
         elif details.get("status") == 403 or details.get("close_code") == 4403:
@@ -254,7 +198,7 @@ async def _explain_token(settings: RoomSettings) -> AsyncIterator[None]:
         raise precise from refusal
 
 
-async def _wrong_key(settings: RoomSettings, details: dict[str, Any]) -> WrongKey | None:
+async def _wrong_key(settings: RoomSettings, details: dict[str, Any]) -> PermissionDenied | None:
     """Compare the token's key with the development key, if a local server may use that."""
     from toolbus.auth.jws import read_header
     from toolbus.auth.keys import KeyRing
@@ -269,15 +213,31 @@ async def _wrong_key(settings: RoomSettings, details: dict[str, Any]) -> WrongKe
     own = ring.signing_key
     if own is None or not isinstance(key_id, str) or key_id == own.kid:
         return None
-    return WrongKey(key_id[:SHOWN_CHARS], own.kid, details)
+    return with_step(
+        PermissionDenied(
+            f"the server refuses the token: its key is {key_id[:SHOWN_CHARS]!r}, and the "
+            f"development key of this machine is {own.kid!r}",
+            details=details,
+        ),
+        "for `toolbus serve --dev`, `toolbus token create` creates a token with the development "
+        "key; a server with other keys (--keys) needs a token of one of those, or has revoked this "
+        "one",
+    )
 
 
-def _wrong_room(claims: dict[str, Any], room: str, details: dict[str, Any]) -> WrongRoom | None:
+def _wrong_room(
+    claims: dict[str, Any], room: str, details: dict[str, Any]
+) -> PermissionDenied | None:
     rooms = token_rooms(claims)
     if not rooms or matches_room(rooms, room):
         return None
     noun = "room" if len(rooms) == 1 else "rooms"
-    return WrongRoom(f"{noun} {', '.join(rooms)}", room, details)
+    text = f"the token is for {noun} {', '.join(rooms)}, not for room {room}"
+    return with_step(
+        PermissionDenied(f"the server refuses the room: {text}", details=details),
+        "join a room of the token with --room (TOOLBUS_ROOM), or create a token for this room "
+        f"with `toolbus token create --room {room}`",
+    )
 
 
 async def _own_claims(settings: RoomSettings) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO, TypeAlias
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency import event_loop
-from toolbus.diagnostics.exit_codes import UsageError, exit_code, failure_lines
+from toolbus.diagnostics.exit_codes import UsageError, exit_code, failure_lines, with_step
 from toolbus.diagnostics.join_errors import explain_refusal, read_token, resolve_settings
 from toolbus.diagnostics.user_code_errors import load_error_text
 from toolbus.errors import Cancelled, RoomException, ToolFailed
@@ -40,12 +40,6 @@ _Flush: TypeAlias = Callable[[], None] | None
 _STORE_S = 2.0
 
 _logger = bounded_logger(__name__)
-
-
-class StartFailed(ToolFailed):
-    """The `start` of a tool raised an exception."""
-
-    next_step = "remove the cause of this exception, and start the host again"
 
 
 class RemoteToolkit(Toolkit):
@@ -268,7 +262,7 @@ async def serve_toolkits(
 
 @asynccontextmanager
 async def _hosted(room: RoomClient, toolkit: Toolkit) -> AsyncIterator[None]:
-    """Host a toolkit; StartFailed if a tool cannot start."""
+    """Host a toolkit; ToolFailed if a tool cannot start."""
     async with AsyncExitStack() as stack:
         try:
             await stack.enter_async_context(room.host(toolkit))
@@ -278,7 +272,8 @@ async def _hosted(room: RoomClient, toolkit: Toolkit) -> AsyncIterator[None]:
             _logger.debug("toolkit %s cannot start", toolkit.name, exc_info=True)
             notes = "".join(f"; {note}" for note in getattr(error, "__notes__", ()))
             text = f"toolkit {toolkit.name} cannot start: {load_error_text(error)}{notes}"
-            raise StartFailed(text, executed="no") from error
+            step = "remove the cause of this exception, and start the host again"
+            raise with_step(ToolFailed(text, executed="no"), step) from error
         yield
 
 

@@ -16,7 +16,7 @@ from opentelemetry import trace
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.cli.chat.interrupts import Interrupted
 from toolbus.cli.room_options import CommandRoom
-from toolbus.diagnostics.exit_codes import CallTarget, UsageError
+from toolbus.diagnostics.exit_codes import CallTarget, UsageError, with_step
 from toolbus.errors import (
     ConnectionLost,
     Executed,
@@ -63,12 +63,6 @@ class TraceId(str):
 
 ChatEvent: TypeAlias = dict[str, Any] | FileChunk | Notice | TraceId
 """What happens while a question is answered."""
-
-
-class ModelFailed(ToolFailed):
-    """The model of an agent in this process gave no reply."""
-
-    next_step = ""
 
 
 class Asked(Protocol):
@@ -183,7 +177,7 @@ class RemoteAgent:
                 elif isinstance(chunk.value, dict):
                     has_ended = chunk.value.get("type") == "end"
                     yield chunk.value
-        if not has_ended:  # it is no agent: a script must not take this for an answer
+        if not has_ended:  # it is not an agent: a script must not take this for an answer
             raise InvalidResult(f"the answer of {self.name} has no end")
 
     async def _returned(self) -> None:
@@ -263,7 +257,8 @@ class LocalAgent:
         except ModelError as error:
             executed = self._executed()
             retryable = error.retryable and executed == "no"
-            raise ModelFailed(str(error), executed=executed, retryable=retryable) from error
+            failure = ToolFailed(str(error), executed=executed, retryable=retryable)
+            raise with_step(failure, "") from error
         except RoomException:
             raise
         except Exception as error:

@@ -9,7 +9,7 @@ import typer
 from toolbus.chunks.json_values import shown
 from toolbus.cli.columns import counted, show_columns
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
-from toolbus.diagnostics.exit_codes import UsageError
+from toolbus.diagnostics.exit_codes import UsageError, with_step
 from toolbus.errors import NotFound
 from toolbus.untrusted_text import json_text, one_line
 
@@ -20,18 +20,6 @@ _COLUMNS = ("name", "participants", "toolkits", "calls")
 admin: typer.Typer = typer.Typer(
     rich_markup_mode="markdown", add_completion=False, no_args_is_help=True
 )
-
-
-class NoSuchParticipant(NotFound):
-    """The participant to remove is not in the room."""
-
-    next_step = "`toolbus participants` lists the participants of the room"
-
-
-class NoSuchIssuer(NotFound):
-    """No key of the server has the issuer whose tokens are to be revoked."""
-
-    next_step = "--issuer is the `iss` of a key of the server, not its alias; or write ALIAS/NAME"
 
 
 @admin.callback()
@@ -76,7 +64,10 @@ def _kick(
     name = options.resolve().room
     done = in_room(options, lambda room: room.admin("kick", room=name, participant=participant))
     if not done["closed"]:
-        raise NoSuchParticipant(f"no participant {shown(participant)} is in room {name}")
+        raise with_step(
+            NotFound(f"no participant {shown(participant)} is in room {name}"),
+            "`toolbus participants` lists the participants of the room",
+        )
     _print(
         options, done, f"closed {counted(done['closed'], 'connection')} of {one_line(participant)}"
     )
@@ -106,12 +97,14 @@ def _revoke(
     selected = {name: value for name, value in given.items() if value is not None}
     done = in_room(options, lambda room: room.admin("revoke", **selected))
     if done.get("unknown_issuer"):
-        raise NoSuchIssuer(
+        error = NotFound(
             f"no key of the server has the issuer {shown(issuer)}: the revocation is stored, and "
             f"closed {counted(done['closed'], 'connection')}",
             executed="yes",
             details=done,
         )
+        step = "--issuer is the `iss` of a key of the server, not its alias; or write ALIAS/NAME"
+        raise with_step(error, step)
     _print(options, done, f"revoked; closed {counted(done['closed'], 'connection')}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Annotated, Any
@@ -20,7 +20,7 @@ from toolbus.cli.options import Instance, RecordChoices, check_drain, takes
 from toolbus.cli.room_options import Locked, RoomOptions, joins_a_room, read_lock, say_hosted
 from toolbus.cli.toolkit_options import OfferingCommand
 from toolbus.concurrency import event_loop
-from toolbus.diagnostics.exit_codes import UsageError
+from toolbus.diagnostics.exit_codes import UsageError, with_step
 from toolbus.diagnostics.join_errors import explain_refusal, read_token, unchecked_claims
 from toolbus.errors import NotFound, PermissionDenied
 from toolbus.log_output import LOG_FORMAT
@@ -42,22 +42,10 @@ _NO_RULES = (
 )
 
 
-class NoAgentToken(PermissionDenied):
-    """The token does not permit what an agent does.
-
-    Args:
-        lacking: The grants of `agents` that it lacks.
-    """
-
-    next_step: str = (
-        "`toolbus token create --name NAME --preset agent` creates a token for an agent; one with "
-        "--no-available, and without --require, needs only agents.register_private_toolkit"
-    )
-
-    def __init__(self, lacking: Sequence[str]) -> None:
-        grants = [f"agents.{name}" for name in lacking]
-        text = f"the token of this agent lacks {' and '.join(grants)}"
-        super().__init__(text, details={"grant": grants[0]})
+_TOKEN_STEP = (
+    "`toolbus token create --name NAME --preset agent` creates a token for an agent; one with "
+    "--no-available, and without --require, needs only agents.register_private_toolkit"
+)
 
 
 class AgentRoom(RoomClient):
@@ -94,7 +82,9 @@ class AgentRoom(RoomClient):
             needed += ["use_tools", "call"]
         lacking = [grant for grant in needed if not getattr(self.grants.agents, grant)]
         if lacking:
-            raise NoAgentToken(lacking)
+            grants = [f"agents.{name}" for name in lacking]
+            text = f"the token of this agent lacks {' and '.join(grants)}"
+            raise with_step(PermissionDenied(text, details={"grant": grants[0]}), _TOKEN_STEP)
 
     async def _find(self, required: RequiredToolkit) -> None:
         """Wait for a toolkit, for as long as it takes: its host may start much later."""

@@ -31,7 +31,7 @@ from toolbus.cli.toolkit_options import (
     make_configured,
 )
 from toolbus.concurrency import event_loop
-from toolbus.diagnostics.exit_codes import UsageError, grant_command
+from toolbus.diagnostics.exit_codes import UsageError, grant_command, with_step
 from toolbus.diagnostics.join_errors import explain_refusal, read_token
 from toolbus.errors import PermissionDenied
 from toolbus.hosting.hosted_toolkit import NO_PATTERNS, InvalidOffer
@@ -45,6 +45,12 @@ from toolbus.telemetry import configure
 from toolbus.tools.toolkit import Toolkit
 
 __all__ = ["TOOLKITS", "find_toolkit", "host", "tune_collector"]
+
+
+_PRIVATE_STEP = (
+    "this token permits private toolkits: add --private, and --share to show them to others; "
+    f"`{grant_command('agents.register_public_toolkit')}` creates a token for public toolkits"
+)
 
 
 class _HostingRoom(RoomClient):
@@ -92,7 +98,7 @@ class _HostingRoom(RoomClient):
             except PermissionDenied as error:
                 grants = self.grants.agents
                 if grants.register_private_toolkit and not grants.register_public_toolkit:
-                    raise NotPublic(error) from None
+                    raise with_step(error, _PRIVATE_STEP) from None
                 raise
             self._hosted.append(toolkit)
             stack.callback(self._hosted.remove, toolkit)
@@ -137,22 +143,6 @@ def tune_collector() -> None:
     gc.freeze()
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, 30)
-
-
-class NotPublic(PermissionDenied):
-    """The token permits only private toolkits.
-
-    Args:
-        error: The server's error.
-    """
-
-    next_step: str = (
-        "this token permits private toolkits: add --private, and --share to show them to others; "
-        f"`{grant_command('agents.register_public_toolkit')}` creates a token for public toolkits"
-    )
-
-    def __init__(self, error: PermissionDenied) -> None:
-        super().__init__(error.message, details=error.details)
 
 
 host: typer.Typer = typer.Typer(add_completion=False, rich_markup_mode="markdown")

@@ -22,7 +22,7 @@ from toolbus.cli.arguments import read_arguments, read_json
 from toolbus.cli.columns import counted
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.cli.signals import stop_on_signals
-from toolbus.diagnostics.exit_codes import UsageError
+from toolbus.diagnostics.exit_codes import UsageError, with_step
 from toolbus.errors import NotFound
 from toolbus.log_output import LOG_FORMAT
 from toolbus.room.participants import Message
@@ -32,12 +32,6 @@ __all__ = ["listen", "send"]
 
 _KIND = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _FORM = "write `toolbus send NAME KIND [BODY]`, or `toolbus send --all KIND [BODY]`"
-
-
-class NoReceiver(NotFound):
-    """No participant has the name of the receiver."""
-
-    next_step = "`toolbus participants` lists the participants"
 
 
 @joins_a_room
@@ -97,7 +91,8 @@ async def _send(room: CommandRoom, to: str | None, kind: str, body: Any) -> int:
         return await room.send(to, kind, body)
     except NotFound as error:
         text = f"no participant named {shown(to)} is in room {room.room}"
-        raise NoReceiver(text, details=error.details) from None
+        failure = NotFound(text, details=error.details)
+        raise with_step(failure, "`toolbus participants` lists the participants") from None
 
 
 def _read_body(typed: Sequence[str]) -> Any:

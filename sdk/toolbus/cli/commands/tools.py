@@ -24,7 +24,7 @@ from toolbus.cli.completion import complete_name, complete_owner
 from toolbus.cli.error_report import reporting
 from toolbus.cli.room_options import CommandRoom, Locked, RoomOptions, in_room, joins_a_room
 from toolbus.cli.suggestions import find_toolkit, suggest_tool
-from toolbus.diagnostics.exit_codes import CallTarget, UsageError, grant_command
+from toolbus.diagnostics.exit_codes import CallTarget, UsageError, grant_command, with_step
 from toolbus.errors import NotFound
 from toolbus.room.participants import BuilderInfo
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
@@ -319,12 +319,6 @@ _GRANT_STEP = (
 )
 
 
-class NoSuchBuilders(NotFound):
-    """The participant is absent, or offers no builders that the token covers."""
-
-    next_step: str = f"check the name; {_GRANT_STEP}"
-
-
 @joins_a_room
 def builders(
     options: RoomOptions,
@@ -350,7 +344,7 @@ async def _builders(room: CommandRoom, participant: str) -> list[BuilderInfo]:
     """Return the builders; none only for a participant that the grant `presence` shows.
 
     Raises:
-        NoSuchBuilders: There are none, and this participant may be absent.
+        NotFound: There are none, and this participant may be absent.
     """
     found = await room.list_builders(participant)
     if found:
@@ -359,9 +353,12 @@ async def _builders(room: CommandRoom, participant: str) -> list[BuilderInfo]:
         listed = await room.participants()
         if any(means(participant, info.name, info.alias, room.me.alias) for info in listed):
             return []
-    raise NoSuchBuilders(
-        f"{shown(participant)} is not in the room, or has no builders that your grant "
-        "agents.builders covers"
+    raise with_step(
+        NotFound(
+            f"{shown(participant)} is not in the room, or has no builders that your grant "
+            "agents.builders covers"
+        ),
+        f"check the name; {_GRANT_STEP}",
     )
 
 
