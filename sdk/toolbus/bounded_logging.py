@@ -17,7 +17,6 @@ __all__ = ["bounded_logger", "silence", "traceback_text"]
 
 _MAX_TRACEBACK_CHARS = 8_000
 """Texts in it may be of others, and formatting it takes time that grows with them."""
-_MAX_FRAMES = 50
 _MAX_RELATED = 16
 """Exceptions that are formatted with their frames: causes, contexts, members of a group."""
 
@@ -77,7 +76,7 @@ def traceback_text(error: BaseException) -> str:
 
 def _full_form(error: BaseException, related: list[BaseException]) -> str:
     try:
-        shown = traceback.TracebackException.from_exception(error, limit=-_MAX_FRAMES)
+        shown = traceback.TracebackException.from_exception(error, limit=-50)
         _cut_logged(shown, error, _MAX_RELATED)
         return "".join(shown.format())
     except Exception:  # an attribute of the exception is not what Python expects there
@@ -97,7 +96,7 @@ def _cut_logged(shown: traceback.TracebackException, error: BaseException, left:
 
 
 def _short_form(error: BaseException, related: list[BaseException]) -> str:
-    frames = traceback.extract_tb(error.__traceback__, limit=-_MAX_FRAMES).format()
+    frames = traceback.extract_tb(error.__traceback__, limit=-50).format()
     lines = [
         one_line(f"{type(exception).__qualname__}: {_message(exception)[:500]}", 500)
         for exception in related[:_MAX_RELATED]

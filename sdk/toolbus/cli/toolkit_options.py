@@ -60,7 +60,7 @@ __all__ = [
 def find_factory(reference: str) -> ToolkitFactory | None:
     """Return the factory that a reference means; None if it means something else.
 
-    Raises what loading it raises, and UsageError for what is no toolkit and cannot make one.
+    Raises what loading it raises, and UsageError for what neither is a toolkit nor makes one.
     """
     found = _load(reference)
     _refuse_unusable(reference, found)
@@ -192,9 +192,9 @@ def _with_suggestion(text: str, reference: str) -> str:
 
 
 def _refuse_unusable(reference: str, found: Any) -> None:
-    """Refuse a tool, which a call would run, and a function that is no factory. Raises UsageError.
+    """Refuse a tool, which a call would run, and a function that is not a factory.
 
-    A class, and an object with `__call__`, are called without arguments.
+    Raises UsageError. A class, and an object with `__call__`, are called without arguments.
     """
     if _is_tool(found):
         _refuse_tool(reference, found)

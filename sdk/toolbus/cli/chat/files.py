@@ -15,7 +15,6 @@ __all__ = ["checked_folder", "safe_name", "save_bytes", "save_file"]
 
 _MAX_NAME_BYTES = 120
 """Of a name: below the 255 of file systems, with space for a number."""
-_MAX_SUFFIX_BYTES = 16
 _SAFE_MARKS = frozenset(" ._-+=@(),")
 _RESERVED = frozenset(
     {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))}
@@ -31,7 +30,7 @@ def safe_name(name: str) -> str:
     last = unicodedata.normalize("NFC", name[:4_096]).replace("\\", "/").rstrip("/")
     characters = (_safe_character(character) for character in last.rpartition("/")[2])
     stem, suffix = os.path.splitext("".join(characters).lstrip(" .-").rstrip(" ."))
-    if len(suffix.encode()) > _MAX_SUFFIX_BYTES:
+    if len(suffix.encode()) > 16:  # none of a file
         stem += suffix
         suffix = ""
     stem = stem.encode()[: _MAX_NAME_BYTES - len(suffix.encode())].decode(errors="ignore")

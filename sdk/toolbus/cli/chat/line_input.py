@@ -25,9 +25,8 @@ except ImportError:  # Python on Windows has none: lines are read as they are
 __all__ = ["History", "LineInput"]
 
 _MAX_ENTRIES = 1_000
-_MAX_ENTRY_CHARS = 10_000
 _MAX_FILE_BYTES = 4 * 1024 * 1024
-"""The part of the file that is read; a longer one is made shorter."""
+"""The part of the file that is read; a longer one is made shorter, or it would grow for ever."""
 PROMPT = "you> "
 _MORE = "...> "
 
@@ -73,7 +72,7 @@ class History:
             try:
                 if hasattr(os, "fchmod"):  # not on Windows
                     os.fchmod(number, 0o600)
-                os.write(number, _line(text[:_MAX_ENTRY_CHARS]))
+                os.write(number, _line(text[:10_000]))
             finally:
                 os.close(number)
 
@@ -89,7 +88,7 @@ def _entry(line: bytes) -> str:
         return ""
     # The editor takes no NUL and no lone surrogate, and shows other control characters as `^[`.
     is_text = isinstance(value, str) and "\0" not in value and is_encodable(value)
-    return value[:_MAX_ENTRY_CHARS] if is_text else ""
+    return value if is_text else ""
 
 
 class LineInput:

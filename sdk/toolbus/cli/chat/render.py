@@ -29,9 +29,8 @@ __all__ = [
     "whole_result",
 ]
 
-_MAX_SHOWN_CHARS = 4_000
+_WIDEST = 4_000
 """Of an event's text that is escaped for one line: no terminal is wider."""
-_MAX_FILE_NAME_CHARS = 100
 MAX_DEPTH = 8
 """Agents behind agents whose events are distinguished."""
 
@@ -95,8 +94,8 @@ def call_line(event: Mapping[str, Any], width: int) -> str:
     """Return the line of a `tool_call`."""
     arguments = event.get("arguments")
     written = arguments if isinstance(arguments, str) else json_text(arguments)
-    tool = one_line(text_in(event, "tool"), _MAX_SHOWN_CHARS)
-    return fitted(f"> {tool} {one_line(written, _MAX_SHOWN_CHARS)}", width)
+    tool = one_line(text_in(event, "tool"), _WIDEST)
+    return fitted(f"> {tool} {one_line(written, _WIDEST)}", width)
 
 
 def result_line(event: Mapping[str, Any], number: int, took_s: float | None, width: int) -> str:
@@ -108,37 +107,37 @@ def result_line(event: Mapping[str, Any], number: int, took_s: float | None, wid
         took_s: Seconds since the call began, if it is known.
         width: The columns of the terminal.
     """
-    facts = [one_line(text_in(event, "state"), _MAX_SHOWN_CHARS)]
+    facts = [one_line(text_in(event, "state"), _WIDEST)]
     if event.get("executed") != "yes":
-        facts.append(f"executed: {one_line(text_in(event, 'executed'), _MAX_SHOWN_CHARS)}")
+        facts.append(f"executed: {one_line(text_in(event, 'executed'), _WIDEST)}")
     if took_s is not None:
         facts.append(seconds(took_s))
-    tool = one_line(text_in(event, "tool"), _MAX_SHOWN_CHARS)
+    tool = one_line(text_in(event, "tool"), _WIDEST)
     lines = text_in(event, "text").lstrip().split("\n", 1)
-    first = one_line(lines[0].rstrip("\r"), _MAX_SHOWN_CHARS)
+    first = one_line(lines[0].rstrip("\r"), _WIDEST)
     more = " …" if len(lines) > 1 and lines[1].strip() else ""
     return fitted(f"< {number} {tool} {', '.join(facts)}: {first}{more}", width)
 
 
 def value_line(event: Mapping[str, Any], width: int) -> str:
     """Return the line of a `progress`."""
-    tool = one_line(text_in(event, "tool"), _MAX_SHOWN_CHARS)
+    tool = one_line(text_in(event, "tool"), _WIDEST)
     text = text_in(event, "value").rstrip("\n")
-    return fitted(f"  {tool}: {one_line(text, _MAX_SHOWN_CHARS)}", width)
+    return fitted(f"  {tool}: {one_line(text, _WIDEST)}", width)
 
 
 def dropped_line(event: Mapping[str, Any]) -> str:
     """Return the line of a `dropped`."""
-    reason = one_line(text_in(event, "reason"), _MAX_SHOWN_CHARS)
+    reason = one_line(text_in(event, "reason"), _WIDEST)
     return f"(the model does not see all that was said before: {reason})"
 
 
 def file_line(event: Mapping[str, Any]) -> str:
     """Return the line of a `file` of the result before it; its path is not cut."""
-    name = one_line(text_in(event, "name"), _MAX_FILE_NAME_CHARS) or "(no name)"
+    name = one_line(text_in(event, "name"), 100) or "(no name)"
     path = event.get("path")
     saved = f": saved as {one_line(path)}" if isinstance(path, str) else ""
-    size = one_line(text_in(event, "size"), _MAX_FILE_NAME_CHARS)
+    size = one_line(text_in(event, "size"), 100)
     return f"  file {name}, {size} bytes{saved}"
 
 

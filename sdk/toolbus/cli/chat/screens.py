@@ -37,7 +37,7 @@ _RED = "31"
 _SILENT_S = 1.0
 """Seconds without an event before the terminal shows that it waits."""
 _NO_TERMINAL = (200, 24)
-"""The size of what is no terminal: a log is read in wider windows."""
+"""The size of what is not a terminal: a log is read in wider windows."""
 
 
 class Screen(Protocol):
@@ -227,7 +227,7 @@ class PipeScreen:
         """Show nothing."""
 
     def pause(self) -> None:
-        """Give the text so far to stderr: it is no answer."""
+        """Give the text so far to stderr: it is not an answer."""
         text = str(self._reply).strip("\n")
         self._reply.clear()
         if text:

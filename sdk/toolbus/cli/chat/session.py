@@ -33,8 +33,6 @@ __all__ = ["Session", "on_background_loop"]
 T = TypeVar("T")
 _LEAVE_S = 5.0
 """What the end of the chat waits for the room and for tools of this process."""
-_MAX_WARNINGS = 20
-_MAX_WARNING_CHARS = 1_000
 _OWN_TYPES = ("file", "error")
 """Events that this program alone makes: where a file is saved, and why there is no answer. An agent
 that sends one would say so of files that are not there."""
@@ -206,11 +204,11 @@ class _Log(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.lines: deque[str] = deque(maxlen=_MAX_WARNINGS)
+        self.lines: deque[str] = deque(maxlen=20)  # between two lines
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a record."""
-        self.lines.append(f"(warning: {one_line(record.getMessage(), _MAX_WARNING_CHARS)})")
+        self.lines.append(f"(warning: {one_line(record.getMessage(), 1_000)})")
 
 
 _Enter: TypeAlias = Callable[[], AbstractAsyncContextManager[Asked]]

@@ -23,8 +23,7 @@ _MAX_CALLS = 1_000
 _MAX_FILE_BYTES = 64 * 1024 * 1024
 """Of all files that are kept in memory, for `/save`."""
 _MAX_FILES = 1_000
-_MAX_FILE_NAME_CHARS = 1_000
-"""Of each of them: the end of its name, since only the last part of a path counts."""
+"""Each is in memory at least by its name, whose end of 1,000 characters is kept."""
 
 
 @dataclass(slots=True)
@@ -146,7 +145,7 @@ class Transcript:
     def add_file(self, file: ReceivedFile) -> None:
         """Add a file to the last result, if there are not too many."""
         if self._results and sum(len(result.files) for result in self._results) < _MAX_FILES:
-            stored = replace(file, name=file.name[-_MAX_FILE_NAME_CHARS:])
+            stored = replace(file, name=file.name[-1_000:])
             self._results[-1].files.append(stored)
 
     def fail(self, words: str, now: float) -> None:

@@ -36,7 +36,7 @@ from toolbus.untrusted_text import one_line
 __all__ = ["chat"]
 
 _MAX_QUESTION_BYTES = 1024 * 1024
-"""A frame takes no more, and a question is no file."""
+"""A frame takes no more, and a question is not a file."""
 _STDIN = "-"
 _LOCAL_NAME = "agent"
 

@@ -163,7 +163,7 @@ def _try(  # noqa: PLR0913 - a parameter for each flag
         return
     if tool is None or since is not None:
         raise UsageError("name a tool and its arguments, or records with --records and --since")
-    # Without a room too: no rule covers what is no name of a tool, so that nothing would deny it.
+    # Without a room too: no rule covers what is not the name of a tool, so nothing would deny it.
     toolkit, _, name = tool.partition(".")
     if not (is_toolkit_name(toolkit) and is_tool_name(name)):
         raise UsageError(f"{one_line(tool, 64)} is not a tool: write toolkit.tool")

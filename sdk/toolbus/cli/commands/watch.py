@@ -45,7 +45,6 @@ T = TypeVar("T")
 _Show: TypeAlias = Callable[[RoomSnapshot], None]
 _logger = bounded_logger(__name__)
 _TOPICS = ("toolkits", "participants")
-_GAPS = frozenset({"reconnected", "missed"})
 
 
 @joins_a_room
@@ -164,7 +163,7 @@ class _Watcher:
             async with self.room.events(_TOPICS) as events:
                 async for event in events:
                     self.roster.apply(event)
-                    if event.name in _GAPS:
+                    if event.name in ("reconnected", "missed"):
                         self.stale.set()
 
     async def _refresh_lists(self) -> None:
