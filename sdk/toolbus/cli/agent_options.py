@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -35,12 +36,10 @@ from toolbus.cli.toolkit_options import (
 )
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.factories.factory import ToolkitFactory
-from toolbus.models.adapter import Model
 from toolbus.models.registry import open_model
 from toolbus.permissions.modes import Mode
 from toolbus.permissions.permissions import Permissions
 from toolbus.permissions.rule import Rule
-from toolbus.permissions.rule_file import RuleFileError
 from toolbus.permissions.toml_file import Place, TomlFile, TomlFileError, TomlTable
 from toolbus.records.records import Records
 from toolbus.room.room_client import RoomClient
@@ -212,7 +211,8 @@ def agent_of(
     for note in avatar.notes:
         typer.echo(f"  note: {note}", err=True)
     # What flags name counts before the same of the avatar; lists of both add up.
-    required = [_required(typed) for typed in choices.require or ()]
+    with _naming("--require"):
+        required = [required_toolkit(typed) for typed in choices.require or ()]
     named = {toolkit.name for toolkit in required}
     required += [RequiredToolkit(kit) for kit in avatar.require if kit not in named]
     always = [toolkit for toolkit in avatar.always if toolkit.name not in named]
@@ -225,7 +225,10 @@ def agent_of(
         instructions = choices.instructions
         if instructions.startswith("@"):
             instructions = read_file("--instructions", instructions[1:])
-    groups = _read_groups(choices.groups)
+    with _naming("--groups"):
+        groups = list(_read_groups(choices.groups))
+    with _naming("--model"):
+        model = open_model(choices.model, choices.base_url)
     given: dict[str, Any] = {
         "description": choices.description,
         "available": choices.available,
@@ -237,7 +240,7 @@ def agent_of(
         _check_names(name, always, required, ActiveGroups(groups, AgentState(), avatar.skills))
         return Agent(
             room,
-            _model(choices.model, choices.base_url),
+            model,
             name=name,
             instructions=instructions,
             always=always,
@@ -300,11 +303,13 @@ def required_toolkit(typed: str) -> RequiredToolkit:
     return RequiredToolkit(name, participant=owner or None)
 
 
-def _model(name: str, base_url: str | None) -> Model:
+@contextmanager
+def _naming(flag: str) -> Iterator[None]:
+    """Name the flag in an error of what it says."""
     try:
-        return open_model(name, base_url)
+        yield
     except (ModuleNotFoundError, TypeError, ValueError) as error:
-        raise UsageError(f"--model: {error}") from error
+        raise UsageError(f"{flag}: {error}") from error
 
 
 def _states(path: Path | None) -> SqliteStateStore | None:
@@ -319,21 +324,15 @@ def _states(path: Path | None) -> SqliteStateStore | None:
     return states
 
 
-def _required(typed: str) -> RequiredToolkit:
-    try:
-        return required_toolkit(typed)
-    except ValueError as error:
-        raise UsageError(f"--require: {error}") from error
-
-
 def _permissions(path: Path | None, mode: str | None) -> Permissions:
-    try:
-        permissions = Permissions() if path is None else Permissions.from_toml(path)
-        return permissions if mode is None else replace(permissions, mode=cast(Mode, mode))
-    except RuleFileError as error:
-        raise UsageError(f"--permissions: {error}") from error
-    except ValueError as error:
-        raise UsageError(f"--mode: {error}") from error
+    permissions = Permissions()
+    if path is not None:
+        with _naming("--permissions"):
+            permissions = Permissions.from_toml(path)
+    if mode is not None:
+        with _naming("--mode"):
+            permissions = replace(permissions, mode=cast(Mode, mode))
+    return permissions
 
 
 # `--groups FILE`: toolkits that an agent switches on and off together, for people to write
@@ -376,17 +375,11 @@ class _GroupFileKeys(TomlTable):
     """A model chooses among their descriptions, so more are of no use."""
 
 
-def _read_groups(path: Path | None) -> list[ToolGroup]:
-    """Read the file, and make what the groups have. Raises `UsageError` for the first mistake."""
+def _read_groups(path: Path | None) -> Iterator[ToolGroup]:
+    """Read the file, and make what the groups have. Raises `TomlFileError` for a mistake."""
     if path is None:
-        return []
-    try:
-        return list(_groups_of(TomlFile(path, _GroupFileKeys, TomlFileError)))
-    except TomlFileError as error:
-        raise UsageError(f"--groups: {error}") from error
-
-
-def _groups_of(file: TomlFile[_GroupFileKeys]) -> Iterator[ToolGroup]:
+        return
+    file = TomlFile(path, _GroupFileKeys, TomlFileError)
     names: set[str] = set()
     for index, keys in enumerate(file.content.group):
         at: Place = ("group", index)
