@@ -29,10 +29,6 @@ def has_reference(value: Any) -> bool:
 def refuse_references(value: Any, path: str = "") -> None:
     """Refuse a JSON value that has a reference.
 
-    Args:
-        value: A config of a builder, arguments, a bundle.
-        path: The JSON pointer of the value, for the error.
-
     Raises:
         InvalidArguments: It has one; `details["path"]` is its JSON pointer.
     """

@@ -128,11 +128,7 @@ def missing(owner: object, name: str, new: str | None = None) -> Exception:
 
 
 class PublicNames:
-    """The public names of one package, each with the module that defines it.
-
-    Args:
-        package: The package, `toolbus` or one below it.
-    """
+    """The public names of one package, each with the module that defines it."""
 
     def __init__(self, package: str) -> None:
         self._package = package

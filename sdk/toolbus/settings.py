@@ -257,12 +257,7 @@ class _Source:
 
 
 class _Sources:
-    """The variables, the context and the settings file, in the order in which they apply.
-
-    Args:
-        environ: The variables.
-        context: The context that an argument chooses.
-    """
+    """The variables, the context and the settings file, in the order in which they apply."""
 
     def __init__(self, environ: Mapping[str, str], context: str | None) -> None:
         self.environ = environ

@@ -50,11 +50,6 @@ async def find_toolkit(room: CommandRoom, target: CallTarget) -> ToolkitProxy:
 async def suggest_name(error: NotFound, room: CommandRoom, target: CallTarget) -> NotFound:
     """Suggest a toolkit or a tool in place of one that the server did not find.
 
-    Args:
-        error: The server's error.
-        room: The room; its toolkit list is requested once.
-        target: The toolkit and tool that were not found.
-
     Returns:
         The same error, or one with suggestions.
     """
@@ -144,12 +139,7 @@ def _with_suggestion(error: NotFound, text: str) -> NotFound:
 
 
 def suggest_references(reference: str, folder: Path) -> list[str]:
-    """Return existing references of the form `module:attribute`, similar to a wrong one.
-
-    Args:
-        reference: The reference that was not found.
-        folder: The folder with the modules.
-    """
+    """Return existing references of the form `module:attribute`, similar to a wrong one."""
     path, _, attribute = reference.partition(":")
     module = path.removesuffix(".py").removeprefix("./").replace("/", ".")
     if not all(part.isidentifier() for part in module.split(".")):

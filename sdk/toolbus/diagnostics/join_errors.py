@@ -42,12 +42,7 @@ _CREATE_TOKEN = "create one with `toolbus token create`"
 
 
 class TokenExpired(PermissionDenied):
-    """The token has expired.
-
-    Args:
-        ago_s: Seconds since it expired.
-        details: The details of the server's error.
-    """
+    """The token has expired."""
 
     next_step = (
         "create a new token with `toolbus token create`; a token file is read at each connection"

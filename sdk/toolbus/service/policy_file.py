@@ -26,9 +26,6 @@ _logger = bounded_logger(__name__)
 class PolicyFile:
     """The policy of a file, and the toolkits that it binds.
 
-    Args:
-        path: The file.
-
     Raises `RuleFileError` if it cannot be read now.
     """
 

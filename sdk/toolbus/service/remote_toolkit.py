@@ -177,12 +177,7 @@ class RemoteToolkit(Toolkit):
 
 
 def flushing(send_spans: Callable[[], None] | None, toolkits: Sequence[Toolkit]) -> _Flush:
-    """Return what a process does at its end: it stores the records of toolkits, and sends spans.
-
-    Args:
-        send_spans: Sends spans; None if none are recorded.
-        toolkits: The toolkits.
-    """
+    """Return what a process does at its end: it stores the records of toolkits, and sends spans."""
     stores = {toolkit.records for toolkit in toolkits if toolkit.records is not None}
 
     def flush() -> None:

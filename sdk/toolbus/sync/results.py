@@ -48,12 +48,7 @@ class FileChunk(AsyncFileChunk):
 
     @classmethod
     def of(cls, file: AsyncFileChunk, run: Run) -> FileChunk:
-        """Made by the library.
-
-        Args:
-            file: The file as the client received it.
-            run: Runs what reads it.
-        """
+        """Made by the library."""
         made = cls(b"", file.name, file.mime_type)
         object.__setattr__(made, "_content", file._content)
         object.__setattr__(made, "_run", run)

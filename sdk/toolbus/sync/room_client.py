@@ -444,12 +444,7 @@ class ToolkitProxy:
     """
 
     def __init__(self, run: Run, proxy: AsyncToolkitProxy) -> None:
-        """Made by the library.
-
-        Args:
-            run: Runs the calls.
-            proxy: The proxy whose methods are awaited.
-        """
+        """Made by the library."""
         self._run = run
         self._proxy = proxy
 

@@ -89,10 +89,7 @@ class RemoteAgent:
     """An agent in the room.
 
     Args:
-        room: The room.
-        found: Its toolkit.
         tools: Configs of toolkits for each question.
-        conversation: The name of the conversation.
         waits: Whether a question waits without a limit for an agent that is away.
     """
 
@@ -228,13 +225,7 @@ class RemoteAgent:
 
 
 class LocalAgent:
-    """An agent of this process; it is started.
-
-    Args:
-        agent: The agent.
-        tools: Configs of toolkits for each question.
-        conversation: The name of the conversation.
-    """
+    """An agent of this process; it is started."""
 
     def __init__(self, agent: Agent, *, tools: Sequence[Any], conversation: str) -> None:
         self.name: str = agent.name

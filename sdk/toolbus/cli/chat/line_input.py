@@ -35,9 +35,6 @@ class History:
     """The questions that were typed, in a file that only the user can read.
 
     A file that cannot be read or written is no reason not to chat: then there is no history.
-
-    Args:
-        path: The file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -95,7 +92,6 @@ class LineInput:
     """Reads what a person types.
 
     Args:
-        history: Where it is kept.
         words: What the Tab key completes at the start of a line.
     """
 

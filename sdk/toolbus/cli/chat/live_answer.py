@@ -32,12 +32,7 @@ class Pause:
 
 
 class Live(Generic[T]):
-    """What an async generator yields on a loop, read by the main thread.
-
-    Args:
-        loop: The event loop of another thread.
-        source: Starts the generator.
-    """
+    """What an async generator yields on a loop, read by the main thread."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, source: Callable[[], AsyncGenerator[T, None]]

@@ -52,10 +52,7 @@ class AgentRoom(RoomClient):
     """A room that waits for what an agent requires, and says when the agent can be asked.
 
     Args:
-        agent: The agent.
         waits: Whether required toolkits are waited for, or have to be there.
-        as_json: Whether it says so as JSON.
-        choices: The arguments of a `RoomClient`.
     """
 
     __slots__ = ("_agent", "_as_json", "_waits")

@@ -61,10 +61,6 @@ class _HostingRoom(RoomClient):
 
     Args:
         chosen: How toolkits are hosted that do not say it themselves: options of `host`.
-        named: The toolkits of the command line.
-        policy: Binds all of them.
-        as_json: Whether it prints JSON.
-        choices: The arguments of a `RoomClient`.
     """
 
     __slots__ = ("_as_json", "_chosen", "_hosted", "_is_announced", "_named", "_policy")
