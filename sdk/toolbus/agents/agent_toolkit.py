@@ -92,7 +92,7 @@ class HostedAgent(Protocol):
 
 
 def _schema(properties: dict[str, Any], *required: str) -> dict[str, Any]:
-    """Return the schema of arguments, of which there are no others."""
+    """Return the schema of arguments; others are refused."""
     return {"properties": properties, "required": [*required], "additionalProperties": False}
 
 

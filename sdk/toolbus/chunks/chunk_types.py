@@ -139,7 +139,7 @@ class TextChunk(Struct, _BaseChunk, frozen=True, repr_omit_defaults=True):
 
     text: str
     as_text: tuple[str, ...] = ()
-    """`("",)` if it stands for what is no text, or U+FFFD in it for half a surrogate pair."""
+    """`("",)` if it stands for what is not text, or U+FFFD in it for half a surrogate pair."""
     more_as_text: int = 0
     """Always 0."""
 
@@ -328,7 +328,7 @@ class MixedChunk(_BaseChunk):
     """Several chunks that are one result, such as a text and a picture.
 
     A caller that reads a stream gets them one by one. Files in it are in memory: together they may
-    have 16 MiB, and what is no file has to fit a frame.
+    have 16 MiB, and what is not a file has to fit a frame.
     """
 
     chunks: tuple[Chunk, ...]
@@ -361,7 +361,7 @@ class MixedChunk(_BaseChunk):
 
     @property
     def value_bytes(self) -> int:
-        """The packed size of all chunks that are no files. Raises `BadBody` as `pack_body`."""
+        """The packed size of all chunks but files. Raises `BadBody` as `pack_body`."""
         values = (chunk for chunk in self.chunks if not isinstance(chunk, FileChunk))
         return sum(len(pack_body(chunk.to_wire())) for chunk in values)
 
@@ -574,7 +574,7 @@ def _check_parts(parts: list[Any]) -> None:
 
 
 def _places_from_wire(places: Any, more: Sequence[Any]) -> tuple[tuple[str, ...], int]:
-    """Read the places that are text; what is no list of pointers is of a newer release."""
+    """Read the places that are text; what is not a list of pointers is of a newer release."""
     if not isinstance(places, list) or not {str}.issuperset(map(type, places)):
         return (), 0
     count = more[0] if more and type(more[0]) is int and more[0] >= 0 else 0

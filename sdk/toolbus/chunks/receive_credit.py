@@ -27,7 +27,7 @@ __all__ = [
 BUDGET_BYTES = 16 * 1024 * 1024
 """Buffer limit of all streams of one connection; more streams have smaller shares each."""
 # Above the budget too: a stream without any credit would wait for others to be read, and a program
-# that reads them in another order would never go on. Twice what a call that is no stream begins
+# that reads them in another order would never go on. Twice what a call that is not a stream begins
 # with.
 MIN_SHARE_BYTES = 64 * 1024
 """The least share of each stream, even if the budget is used up."""

@@ -32,7 +32,7 @@ OUTCOMES: dict[Step, tuple[Outcome, Outcome, Outcome, Outcome, Outcome]] = {
 
 
 def mode_fault(value: object) -> str:
-    """Return why something is no mode, and what to write."""
+    """Return why something is not a mode, and what to write."""
     near = get_close_matches(value, MODES, n=1) if isinstance(value, str) else ()
     hint = f"; did you mean {near[0]}?" if near else ""
     shown = one_line(repr(value), 64)

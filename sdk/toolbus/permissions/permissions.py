@@ -94,8 +94,8 @@ class Permissions:
     caller of it.
 
     Raises:
-        ValueError: The mode is none, or the name of an owner cannot be one.
-        TypeError: A rule is none, or a list is text.
+        ValueError: There is no such mode, or an owner cannot have this name.
+        TypeError: A rule is not a `Rule`, or a list is text.
     """
 
     mode: Mode = "default"

@@ -115,7 +115,7 @@ def assessment_to_plain(assessment: Assessment) -> dict[str, Any]:
 def assessment_from_plain(value: object) -> Assessment:
     """Read an assessment that somebody else made; keys that are not known are ignored.
 
-    Raises `ValueError` for what is none, or is over a limit of this module. A suggestion that is
+    Raises `ValueError` for any other value, and beyond a limit of this module. A suggestion that is
     no rule is left out: it decides nothing, and may be one of a newer version.
     """
     if not isinstance(value, dict):
@@ -192,7 +192,7 @@ def _parts(values: object, matches: tuple[str, ...]) -> tuple[tuple[str, ...], .
 
 
 def _at(label: str, places: object, matches: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the matches at some places. Raises ValueError for what are no such places."""
+    """Return the matches at some places. Raises ValueError for anything else."""
     if not isinstance(places, list) or len(places) > len(matches):
         raise ValueError(f"{label} must be a list, not longer than matches")
     if not all(type(place) is int and 0 <= place < len(matches) for place in places):

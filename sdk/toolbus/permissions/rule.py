@@ -14,7 +14,7 @@ __all__ = ["MAX_MATCH_CHARS", "Rule", "RuleBehavior", "name_fault_in_rules"]
 RuleBehavior: TypeAlias = Literal["allow", "ask", "deny"]
 """What a rule does. Deny counts before ask, and ask before allow."""
 MAX_MATCH_CHARS = 4_096
-"""The longest `match` of a rule; a longer text is no pattern that a person can judge."""
+"""The longest `match` of a rule; no person can judge a longer pattern."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Rule:
 
     A rule covers a call if all of its parts do. The order of rules means nothing.
 
-    Raises `ValueError` for a behavior, a pattern or a name that is none, and for an empty `match`.
+    Raises `ValueError` for what is not a behavior, a pattern or a name, and for an empty `match`.
     """
 
     behavior: RuleBehavior

@@ -118,7 +118,7 @@ def rule_file_schema() -> dict[str, Any]:
     """Return the JSON Schema of rule files, for editors.
 
     It accepts what `Permissions.from_toml` accepts. That refuses more: some names of participants,
-    and what is no text in UTF-8.
+    and what is not text in UTF-8.
     """
     schema = RuleFileKeys.model_json_schema(schema_generator=_EditorSchema)
     return {"$schema": GenerateJsonSchema.schema_dialect, **schema}

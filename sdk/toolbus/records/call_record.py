@@ -99,7 +99,7 @@ def stored(text: object) -> str:
 
 
 def _seconds(since: float | datetime | None) -> float | None:
-    """Return a time as seconds since the epoch. Raises `ValueError` for what is no time."""
+    """Return a time as seconds since the epoch. Raises `ValueError` for any other value."""
     try:
         at = since.timestamp() if isinstance(since, datetime) else since
         if at is None or isfinite(at):

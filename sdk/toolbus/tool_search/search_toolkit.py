@@ -231,8 +231,9 @@ def _shown(context: ToolContext) -> TurnDefinitions:
 def _line(tool: ToolInfo, shown: TurnDefinitions) -> dict[str, Any]:
     text = visible(" ".join(tool.description.split()), SHOWN_CHARS)
     is_trusted = shown.is_trusted(tool)
-    line = {"name": tool.name, "description": text if is_trusted else quoted(text, tool)}
-    return line if is_trusted else line | _owner(tool)
+    if is_trusted:
+        return {"name": tool.name, "description": text}
+    return {"name": tool.name, "description": quoted(text, tool), **_owner(tool)}
 
 
 def _definition(tool: ToolInfo, shown: TurnDefinitions) -> dict[str, Any]:
