@@ -23,7 +23,7 @@ from toolbus_server.testing import TestServer, running_server
 
 @pytest.fixture
 async def server(caplog: pytest.LogCaptureFixture) -> AsyncIterator[TestServer]:
-    caplog.set_level(logging.INFO, "toolbus.room.token_renewal")
+    caplog.set_level(logging.INFO, "toolbus.room.room_connection")
     async with running_server(key=KEY) as server, asyncio.timeout(60):
         yield server
 
