@@ -358,29 +358,26 @@ def signature_of(tool: ToolManifest, stream: Any) -> Signature:
     properties = _properties(schema)
     required = schema.get("required")
     names = [name for name in properties if name.isidentifier() and not iskeyword(name)]
-    parameters = [
-        Parameter(
-            name,
-            Parameter.KEYWORD_ONLY,
-            default=(
-                Parameter.empty
-                if isinstance(required, list) and name in required
-                else _default(properties[name])
-            ),
-            annotation=_annotation(properties[name]),
-        )
-        for name in names[:_MAX_PARAMETERS]
-    ]
+    parameters = []
+    for name in names[:_MAX_PARAMETERS]:
+        value = properties[name]
+        default: Any = ...
+        if isinstance(required, list) and name in required:
+            default = Parameter.empty
+        elif isinstance(value, dict) and len(repr(value.get("default"))) <= _MAX_DEFAULT_CHARS:
+            default = value.get("default", ...)
+        form = _annotation(value)
+        made = Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=form)
+        parameters.append(made)
     is_open = schema.get("additionalProperties") is not False or "patternProperties" in schema
     if is_open or len(parameters) < len(properties):
         more = "arguments"
         while more in names:
             more += "_"
         parameters.append(Parameter(more, Parameter.VAR_KEYWORD, annotation=Any))
-    if tool.streaming:
-        result = stream
-    else:
-        result = Any if tool.output_schema is None else _annotation(tool.output_schema)
+    result = stream
+    if not tool.streaming:
+        result = _annotation(tool.output_schema)
     return Signature(parameters, return_annotation=result)
 
 
@@ -391,21 +388,15 @@ def documentation_of(tool: ToolManifest) -> str:
         for name, schema in [*_properties(tool.input_schema).items()][:_MAX_PARAMETERS]
         if isinstance(schema, dict) and isinstance(schema.get("description"), str)
     ]
-    lines = [tool.description, *(["", "Args:", *described] if described else [])]
+    lines = [tool.description]
+    if described:
+        lines += ["", "Args:", *described]
     return printable("\n".join(lines).strip(), _MAX_DOC_CHARS)
 
 
 def _properties(schema: dict[str, Any]) -> dict[str, Any]:
     found = schema.get("properties")
     return found if isinstance(found, dict) else {}
-
-
-def _default(schema: Any) -> Any:
-    if isinstance(schema, dict) and "default" in schema:
-        value = schema["default"]
-        if len(repr(value)) <= _MAX_DEFAULT_CHARS:
-            return value
-    return ...
 
 
 def _annotation(schema: Any, depth: int = 0) -> Any:

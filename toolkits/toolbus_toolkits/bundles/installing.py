@@ -187,6 +187,11 @@ def make_plan(bundle: Bundle, state: HomeState, *, origin: str, replace: bool) -
     _Ownership(bundle, state, replaced, files, servers).check()
     removed_files, removed_servers, warnings = _left_over(state, replaced, files, servers)
     state.mcp.changed(bundle.servers, removed_servers)  # raises if it would be too large
+    missing = [
+        f"MCP server {name}: the program {command} is not on this machine's PATH"
+        for name in bundle.servers
+        if (command := bundle.entry(name).command) is not None and shutil.which(command) is None
+    ]
     plan = InstallPlan(
         bundle=bundle,
         home=state.home,
@@ -195,7 +200,7 @@ def make_plan(bundle: Bundle, state: HomeState, *, origin: str, replace: bool) -
         replaced=replaced,
         removed_files=removed_files,
         removed_servers=removed_servers,
-        warnings=(*warnings, *_missing_programs(bundle)),
+        warnings=(*warnings, *missing),
         files=files,
         servers=servers,
         is_whole=replaced is not None and state.is_whole(replaced),
@@ -312,13 +317,6 @@ def _meets(version: str, wanted: str) -> bool:
         return not wanted or SpecifierSet(wanted).contains(Version(version), prereleases=True)
     except InvalidVersion:
         return False
-
-
-def _missing_programs(bundle: Bundle) -> Iterator[str]:
-    for name in bundle.servers:
-        command = bundle.entry(name).command
-        if command is not None and shutil.which(command) is None:
-            yield f"MCP server {name}: the program {command} is not on this machine's PATH"
 
 
 def _check_shown(bundle: Bundle) -> None:

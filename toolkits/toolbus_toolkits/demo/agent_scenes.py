@@ -98,7 +98,9 @@ async def _ask_agent(processes: DemoProcesses, output: SceneOutput) -> str:
             async for chunk in chunks:
                 ended = chunk.value
                 if ended["type"] != "text":  # the end has all of it
-                    rows.append(_row(ended))
+                    name = ": ".join(ended[key] for key in ("type", "state") if key in ended)
+                    content = str(ended.get("arguments", ended.get("text", "")))
+                    rows.append((name, ended.get("tool", ""), content))
         diary = agent.about(tools=[{"name": "diary"}])
         refusal = await expect_refusal(diary, "permission_denied", "no")
     output.print_tables(table("the answer", ("event", "tool", "content"), rows, max_chars=60))
@@ -115,11 +117,6 @@ async def _ask_agent(processes: DemoProcesses, output: SceneOutput) -> str:
         f"{ended['reason']} after {ended['steps']} replies; for the diary {refusal.code}, "
         f"executed: {refusal.executed}: {refusal.message}"
     )
-
-
-def _row(event: dict[str, Any]) -> tuple[str, str, str]:
-    name = f"{event['type']}: {event['state']}" if "state" in event else event["type"]
-    return name, event.get("tool", ""), str(event.get("arguments", event.get("text", "")))
 
 
 def _is_whole(trace: str, spans: Sequence[SpanRecord]) -> bool:
