@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
+from toolbus.schemas.text import json_start
 from toolbus.untrusted_text import visible
 
 __all__ = ["described", "note", "notes_of"]
@@ -13,7 +13,6 @@ __all__ = ["described", "note", "notes_of"]
 _MAX_NOTE_CHARS = 300
 _MAX_NOTES_CHARS = 1_000
 """Of all notes of one part: what is cut is checked by the tool all the same."""
-_ENCODER = json.JSONEncoder(ensure_ascii=False)
 _OF_TYPE = {
     "string": (
         "minLength",
@@ -57,15 +56,9 @@ def note(name: str, value: Any) -> str:
 
     Hidden characters are visible: a value of arguments has become words for a reader here.
     """
-    if not isinstance(value, dict | list):
-        pieces: Iterable[str] = [json.dumps(value, ensure_ascii=False)]
-    else:
-        pieces = _ENCODER.iterencode(value)  # no further than it is shown
-    text = ""
-    for piece in pieces:
-        text += piece
-        if len(text) > _MAX_NOTE_CHARS:
-            return f"{name}: {visible(text[:_MAX_NOTE_CHARS])}..."
+    text = json_start(value, _MAX_NOTE_CHARS)
+    if len(text) > _MAX_NOTE_CHARS:
+        return f"{name}: {visible(text[:_MAX_NOTE_CHARS])}..."
     return f"{name}: {visible(text)}"
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "SchemaNode",
     "SchemaReader",
     "SchemaTree",
+    "json_start",
     "node_lines",
     "shortened",
     "values_of",
@@ -362,16 +363,21 @@ def _in_parentheses(text: str) -> str:
 
 
 def _json_text(value: Any) -> str:
-    """Return a value as JSON in one line, cut; no more of it is encoded than is shown."""
-    text = ""
+    """Return a value as JSON in one line, cut."""
     try:
-        for part in _ENCODER.iterencode(value):
-            text += part
-            if len(text) > _MAX_CHARS:
-                break
+        return _cut(json_start(value, _MAX_CHARS))
     except (ValueError, TypeError, RecursionError):
         return REST
-    return _cut(text)
+
+
+def json_start(value: Any, max_chars: int) -> str:
+    """Return a value as JSON, or more than so many characters of its start."""
+    text = ""
+    for piece in _ENCODER.iterencode(value):
+        text += piece
+        if len(text) > max_chars:
+            break
+    return text
 
 
 def _number_text(value: object) -> str:

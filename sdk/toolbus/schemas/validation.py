@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, time
+from functools import partial
 from itertools import islice, product
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, TypeVar
@@ -149,15 +150,15 @@ class JsonCheck:
 
     def __init__(self, schema: dict[str, Any], *, deferred: bool = False) -> None:
         self._schema = schema
-        self._ready = None if deferred else _compiled(schema)
+        self._ready: jsonschema_rs.Validator | None = None
         self._single: jsonschema_rs.Validator | None = None
         """Finds the first violation, and no others; see `_without_branches`."""
         self._of_one: jsonschema_rs.Validator | None = None
         """Finds the first violation of one property alone."""
-        self.fits: Callable[[Any], bool] = (
-            self._fits_first if self._ready is None else self._ready.is_valid
-        )
+        self.fits: Callable[[Any], bool] = lambda value: self._validator().is_valid(value)
         """Whether a value matches. Raises `ValueError` for what is not JSON."""
+        if not deferred:
+            self._validator()
 
     def violation(self, value: Any, place: Place = json_pointer) -> Violation | None:
         """Return the first violation; the same one each time.
@@ -254,9 +255,6 @@ class JsonCheck:
             self._ready = _compiled(self._schema)
             self.fits = self._ready.is_valid
         return self._ready
-
-    def _fits_first(self, value: Any) -> bool:
-        return self._validator().is_valid(value)
 
 
 def _not_json(value: Any) -> Violation | None:
@@ -460,7 +458,9 @@ def _without_branches(schema: Any) -> Any:
     needed: list[Any] = []
     for keyword, value in schema.items():
         if keyword in ("anyOf", "oneOf") and isinstance(value, list):
-            meant = [branch for branch in value if not _is_of_null(branch)]
+            meant = [
+                branch for branch in value if part_in(branch).get("type") not in ("null", ["null"])
+            ]
             if len(meant) == 1:
                 inner = _without_branches(meant[0])
                 needed.append(inner if value == meant else {"if": {"type": "null"}, "else": inner})
@@ -475,10 +475,6 @@ def _without_branches(schema: Any) -> Any:
     return written
 
 
-def _is_of_null(branch: Any) -> bool:
-    return part_in(branch).get("type") in ("null", ["null"])
-
-
 # RFC 3339 requires an offset; Python programs send times without one, and pydantic accepts them.
 _DATE_TIME = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d+)?)?([Zz]|[+-]\d\d:?\d\d)?")
 _TIME = re.compile(r"\d\d:\d\d(:\d\d(\.\d+)?)?([Zz]|[+-]\d\d:?\d\d)?")
@@ -488,15 +484,9 @@ _DURATION = re.compile(
 )
 
 
-def _is_date_time(text: str) -> bool:
-    return _DATE_TIME.fullmatch(text) is not None and _parses(datetime.fromisoformat, text)
-
-
-def _is_time(text: str) -> bool:
-    return _TIME.fullmatch(text) is not None and _parses(time.fromisoformat, text)
-
-
-def _parses(parse: Callable[[str], object], text: str) -> bool:
+def _is_moment(form: re.Pattern[str], parse: Callable[[str], object], text: str) -> bool:
+    if form.fullmatch(text) is None:
+        return False
     try:
         parse(text.upper())
     except ValueError:
@@ -506,8 +496,8 @@ def _parses(parse: Callable[[str], object], text: str) -> bool:
 
 _FORMATS: MappingProxyType[str, Callable[[str], bool]] = MappingProxyType(
     {
-        "date-time": _is_date_time,
-        "time": _is_time,
+        "date-time": partial(_is_moment, _DATE_TIME, datetime.fromisoformat),
+        "time": partial(_is_moment, _TIME, time.fromisoformat),
         "duration": lambda text: _DURATION.fullmatch(text) is not None,
     }
 )
