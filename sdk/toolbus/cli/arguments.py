@@ -19,7 +19,7 @@ from itertools import islice
 from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn, TypeAlias
 
 import typer
 
@@ -29,6 +29,7 @@ from toolbus.schemas.text import SchemaReader, values_of
 from toolbus.untrusted_text import SHOWN_CHARS, one_line
 
 __all__ = [
+    "Arguments",
     "Parameter",
     "json_lines",
     "needs_schema",
@@ -42,6 +43,11 @@ __all__ = [
 ]
 
 _ARRAY_OF_STRINGS = re.compile(r"array of (?:(?:at \w+ )?\d\S* )?\(?string\b")
+Arguments: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Argument(help="name=value by the tool's schema, name:=JSON, or one JSON object."),
+]
+"""The arguments of a call, as commands take them."""
 _MAX_PARAMETERS = 1_000
 """Their types are read, which takes time; a schema of others may have any number."""
 _MAX_BYTES = 1024 * 1024

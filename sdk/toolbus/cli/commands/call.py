@@ -22,6 +22,7 @@ from toolbus.auth.grants import is_tool_name, is_toolkit_name
 from toolbus.chunks.chunk_types import FILE_PIECE_BYTES, Chunk, FileChunk, one_chunk
 from toolbus.chunks.json_values import shown
 from toolbus.cli.arguments import (
+    Arguments,
     json_lines,
     needs_schema,
     read_arguments,
@@ -61,10 +62,6 @@ _ToolName = Annotated[
     typer.Argument(
         help="The tool to call: toolkit.tool", autocompletion=complete_tool, show_default=False
     ),
-]
-_Arguments = Annotated[
-    list[str] | None,
-    typer.Argument(help="name=value by the tool's schema, name:=JSON, or one JSON object."),
 ]
 _Timeout = Annotated[
     float | None,
@@ -140,7 +137,7 @@ _Input = Annotated[
 def call(  # noqa: PLR0913 - a parameter for each flag
     options: RoomOptions,
     tool: _ToolName,
-    arguments: _Arguments = None,
+    arguments: Arguments = None,
     timeout: _Timeout = None,
     participant: _Participant = None,
     pin: _Pin = None,

@@ -153,28 +153,21 @@ async def _read(room: CommandRoom, kinds: frozenset[str], *, as_json: bool) -> N
                 typer.echo("some messages may be missing", err=True)
             message = event.message
             if message is not None and (not kinds or message.name in kinds):
-                typer.echo(_as_json(message) if as_json else _as_line(message))
+                typer.echo(_line_of(message, as_json=as_json))
     await room.closed()
 
 
-def _as_line(message: Message) -> str:
-    clock = time.strftime("%H:%M:%S")
-    to = "" if message.direct else " to all"
-    body = json_text(message.body)
-    return one_line(f"{clock} {message.name} from {message.sender.full_name}{to}: {body}")
-
-
-def _as_json(message: Message) -> str:
+def _line_of(message: Message, *, as_json: bool) -> str:
     sender = message.sender
+    if not as_json:
+        to = "" if message.direct else " to all"
+        text = f"{message.name} from {sender.full_name}{to}: {json_text(message.body)}"
+        return one_line(f"{time.strftime('%H:%M:%S')} {text}")
+    people = ("name", "role", "issuer", "alias")
     facts = {
         "at": round(time.time(), 3),
         "kind": message.name,
-        "from": {
-            "name": sender.name,
-            "role": sender.role,
-            "issuer": sender.issuer,
-            "alias": sender.alias,
-        },
+        "from": {name: getattr(sender, name) for name in people},
         "direct": message.direct,
         "body": message.body,
     }

@@ -17,7 +17,7 @@ import typer
 
 from toolbus.auth.grants import is_tool_name, is_toolkit_name
 from toolbus.auth.participant_names import full_name, is_alias
-from toolbus.cli.arguments import read_arguments, read_parameters
+from toolbus.cli.arguments import Arguments, read_arguments, read_parameters
 from toolbus.cli.columns import show_columns
 from toolbus.cli.commands.calls import read_since
 from toolbus.cli.completion import complete_owner, complete_tool
@@ -55,10 +55,6 @@ _Tool = Annotated[
         help="The tool: toolkit.tool. With --records a pattern of tools.",
         autocompletion=complete_tool,
     ),
-]
-_Arguments = Annotated[
-    list[str] | None,
-    typer.Argument(help="name=value by the tool's schema, name:=JSON, or one JSON object."),
 ]
 _Participant = Annotated[
     str | None, typer.Option(help="Owner of the toolkit.", autocompletion=complete_owner)
@@ -130,7 +126,7 @@ def _try(  # noqa: PLR0913 - a parameter for each flag
     options: RoomOptions,
     file: _File,
     tool: _Tool = None,
-    arguments: _Arguments = None,
+    arguments: Arguments = None,
     participant: _Participant = None,
     on_behalf_of: _OnBehalfOf = None,
     policy: _Policy = False,
