@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Generic, TypeAlias, TypeVar, get_args
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
@@ -65,7 +65,9 @@ class TomlFileError(ValueError):
 class TomlTable(BaseModel):
     """The keys of a file, or of each table in a list of tables."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        extra="forbid", strict=True, use_attribute_docstrings=True
+    )
 
 
 class TomlFile(Generic[Content]):

@@ -29,6 +29,7 @@ from toolbus.permissions.rule import Rule
 from toolbus.permissions.rule_index import People
 from toolbus.tools.decisions import ApprovalDecision, ApprovalState, CallDecision, InForce, Judged
 from toolbus.tools.middleware import ToolCall
+from toolbus.tools.tool_info import ToolInfo
 from toolbus.turns.approvals import ApprovalQueue, ApprovalRequest
 from toolbus.turns.granted_rules import (
     GrantedRule,
@@ -165,8 +166,8 @@ class TurnDecision(CallDecision):
     def __init__(self, judge: CallJudge, call: TurnCall) -> None:
         if call.approval_state is None:
             call.approval_state = ApprovalState()
-        self.state = call.approval_state
-        self.via = call.via
+        self.state: ApprovalState = call.approval_state
+        self.via: ToolInfo | None = call.via
         self._call = call
         self._permissions = judge.permissions
         self._approvals = judge.approvals
