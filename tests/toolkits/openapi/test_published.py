@@ -18,13 +18,12 @@ from fastapi import FastAPI, File, Header, HTTPException, Query, UploadFile
 from pydantic import BaseModel
 from uvicorn import Config, Server
 
+from support.patience import PATIENCE_S
 from support.web.npm_packages import npm_packages
 from support.web.sample_values import sample_arguments
 from toolbus import FileChunk, InputStream, ToolContext, ToolFailed
 from toolbus_toolkits.credentials.references import CredentialResolver
 from toolbus_toolkits.openapi import ApiOptions, OpenApiToolkit
-
-_READY_S = 60.0
 
 
 @asynccontextmanager
@@ -38,12 +37,12 @@ async def _mock(prism: Path, description: Path) -> AsyncIterator[str]:
     )
     assert process.stdout is not None
     try:
-        async with asyncio.timeout(_READY_S):
-            async for line in process.stdout:
-                if b"listening on " in line:
-                    yield line.decode().partition("listening on ")[2].split()[0].strip("\x1b[0m")
-                    return
-        raise AssertionError("the mock ended before it listened")
+        line = b""
+        async with asyncio.timeout(PATIENCE_S):
+            while b"listening on " not in line:
+                line = await process.stdout.readline()
+                assert line, "the mock ended before it listened"
+        yield line.decode().partition("listening on ")[2].split()[0].strip("\x1b[0m")
     finally:
         if process.returncode is None:
             process.terminate()
