@@ -128,14 +128,13 @@ async def test_an_answer_whose_meaning_is_clear_is_read(way: str) -> None:
 async def test_an_answer_to_another_request_is_not_the_answer(kind: str) -> None:
     """It goes to the caller of the other one, whichever response it comes in."""
     waiting: dict[str, Any] = {}
-    both_came = asyncio.Event()
+    is_answered = asyncio.Event()
 
     async def call(request: dict[str, Any]) -> Answer:
         waiting[request["params"]["arguments"]["key"]] = request["id"]
         if len(waiting) < 2:
-            await both_came.wait()
+            await is_answered.wait()
             return Answer(200, headers={"content-type": kind})
-        both_came.set()
         answers = [
             ANSWER.replace("ID", str(request_id)).replace("TEXT", key)
             for key, request_id in waiting.items()
@@ -147,7 +146,13 @@ async def test_an_answer_to_another_request_is_not_the_answer(kind: str) -> None
 
     async with asyncio.timeout(60), hostile_server(call=call) as web:
         async with McpServer("web", url=f"{web.url}/mcp", access=LOOPBACK) as server:
-            keys = await asyncio.gather(act(server, key="one"), act(server, key="two"))
+
+            async def key_of(key: str) -> Any:
+                answer = await act(server, key=key)
+                is_answered.set()
+                return answer
+
+            keys = await asyncio.gather(key_of("one"), key_of("two"))
             assert [*keys] == ["one", "two"]
 
 
