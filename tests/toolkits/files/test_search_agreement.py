@@ -14,7 +14,7 @@ import pytest
 
 from toolbus import ToolContext
 from toolbus.untrusted_text import one_line
-from toolbus_toolkits.files import Files
+from toolbus_toolkits.files import Files, searching
 
 _FOLDERS = (".git", ".svn", ".hg", ".bzr", ".jj", ".sl")
 _BARE = ("--no-config", "--hidden", "--null", "--crlf", *(f"--glob=!{name}" for name in _FOLDERS))
@@ -242,6 +242,27 @@ async def test_a_file_of_any_encoding_is_searched_as_one_of_utf_8(
             assert alone["matches"] == of_encoding
             if encoding != "utf-32":  # in a folder rg takes it for UTF-16
                 assert [m for m in found["matches"] if m.startswith(encoding)] == of_encoding
+
+
+async def test_few_copies_of_large_files_are_in_memory_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = 4_000_000 * b"\xe9\n" + b"far caf\xe9\n"
+    for number in range(6):
+        (tmp_path / f"{number}.txt").write_bytes(data)
+    sizes: list[int] = []
+
+    def copies(opened: dict[bytes, int]) -> dict[bytes, int]:
+        made = copies_in_utf8(opened)
+        sizes.append(sum(os.fstat(copy).st_size for copy in made.values()))
+        return made
+
+    copies_in_utf8 = searching._copies_in_utf8
+    monkeypatch.setattr(searching, "_copies_in_utf8", copies)
+    found = await _call(tmp_path, "grep", pattern="café")
+    assert sorted(found["matches"]) == [f"{number}.txt" for number in range(6)]
+    assert len(sizes) > 1
+    assert max(sizes) < 32 * 1024 * 1024
 
 
 @pytest.mark.parametrize(("pattern", "is_found"), [(r"(?-u:f\xe9)", True), (r"(?-u:\xc3)", False)])

@@ -13,7 +13,7 @@ import os
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -50,7 +50,8 @@ _COUNT_S = 5.0
 _MAX_COUNTS = 64
 """Of folders, with what is searched there."""
 _MAX_DECODED_BYTES = 16 * 1024 * 1024
-"""A larger file that is not UTF-8 is searched as it is: each is held in memory, and copied."""
+"""A larger file that is not UTF-8 is searched as it is: each is held in memory, and copied. Smaller
+ones are read together up to this size."""
 _MAX_MULTILINE_BYTES = 64 * 1024 * 1024
 """With `multiline`, rg holds all of a file; larger ones are left out."""
 _LINE = re.compile(rb"/proc/self/fd/([0-9]+)(?:\0([0-9]+)([:-])|: )(.*)", re.DOTALL)
@@ -314,7 +315,10 @@ class Search:
             return await self._read_open({names[0]: self._folder.descriptor})
         opened = await FILE_THREADS.run(open_files, self._folder, names, undo=close_files)
         try:
-            return await self._read_open({name: opened[name] for name in names if name in opened})
+            for part in _parts({name: opened[name] for name in names if name in opened}):
+                if await self._read_open(part):
+                    return True
+            return False
         finally:
             close_files(opened)
 
@@ -436,6 +440,22 @@ class Search:
 def ended_early(seconds: float) -> str:
     """Return a note about a search that took too long."""
     return f"The search was ended after {seconds:.3g} s: search a part of the folder."
+
+
+def _parts(opened: dict[bytes, int]) -> Iterator[dict[bytes, int]]:
+    """Return open files in parts, in their order: the copies of one part are in memory together."""
+    part: dict[bytes, int] = {}
+    size = 0
+    for name, descriptor in opened.items():
+        length = os.fstat(descriptor).st_size
+        if part and size + length > _MAX_DECODED_BYTES:
+            yield part
+            part = {}
+            size = 0
+        part[name] = descriptor
+        size += length
+    if part:
+        yield part
 
 
 def _copies_in_utf8(opened: dict[bytes, int]) -> dict[bytes, int]:
