@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Protocol, TypeVar, cast
 
 import typer
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from toolbus.agents.agent import Agent
 from toolbus.agents.model_middlewares import ModelLog, ModelRetries
@@ -365,8 +365,8 @@ class _GroupKeys(TomlTable):
 
     @field_validator("description")
     @classmethod
-    def _check_description(cls, description: str) -> str:
-        ToolGroup("any", description)  # raises
+    def _check_description(cls, description: str, info: ValidationInfo) -> str:
+        ToolGroup(info.data.get("name", "any"), description)  # raises
         return description
 
 

@@ -221,7 +221,7 @@ B = f'{A}description = "A."\n'
         ("name = 'a'", 1, "unknown key 'name': write it below a line [[group]]"),
         (A, 1, 'a group must have description = "..."'),
         (f"{A}descripton = 'A.'", 3, "unknown key 'descripton': did you mean description?"),
-        (f"{A}description = ' '", 3, "description must say what the group is for"),
+        (f"{A}description = ' '", 3, "group a: description must say what the group is for"),
         ("[[group]]\nname = 'A'\ndescription = 'A.'", 2, "'A' is not a group name"),
         ("[[group]]\nname = 'basic'\ndescription = 'A.'", 2, "is the turn itself"),
         (f"{B}{B}", 5, "there is a group 'a' already"),
