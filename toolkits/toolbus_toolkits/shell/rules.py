@@ -350,7 +350,7 @@ def _may_be_glob(chunks: Sequence[str], text: str) -> bool:
 
 
 _ONLY_EXACT = names_in(wrappers, scripts, files) | frozenset(
-    # Interpreters beside those of `commands.interpreters`: whatever stands in what they get.
+    # Interpreters beside those of `commands.scripts`: whatever stands in what they get.
     "java ed vim vi ex sqlite3 psql mysql jshell ghci erl iex julia cmake ansible mongosh mariadb"
     # Programs that run others.
     " nodemon concurrently watchexec at batch"
