@@ -240,12 +240,13 @@ class _Next:
             raise ToolFailed(f"{self._label} called next {when}", executed=run.executed)
         self._state = "it began"
         is_tool = self._index == len(chain.middlewares)
-        if is_tool:
-            chain.reached = True
-            running = chain.innermost(call)
-        else:
-            running = chain.middlewares[self._index](call, _Next(chain, self._index + 1))
+        running: AsyncIterator[Any] | None = None
         try:
+            if is_tool:
+                chain.reached = True
+                running = chain.innermost(call)
+            else:  # a wrapper of a generator function may raise at once
+                running = chain.middlewares[self._index](call, _Next(chain, self._index + 1))
             async for value in running:
                 chunk = value if is_tool else run.made(result_chunk, value)
                 self._state = "a chunk"

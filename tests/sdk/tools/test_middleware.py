@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import wraps
 from typing import Any, NamedTuple
 
 import pytest
@@ -222,6 +223,30 @@ async def test_next_runs_nothing_after_the_end_of_the_call() -> None:
     with pytest.raises(ToolFailed, match="keep called next after the end of the call"):
         await anext(next(call))
     assert log.lines == []
+
+
+async def test_next_may_be_called_again_after_a_wrapper_that_raised_at_once() -> None:
+    log = Log()
+    inner, raised = log.around("inner"), [False]
+
+    @wraps(rewrite)
+    def wrapper(call: ToolCall, next: CallNext) -> AsyncIterator[Any]:
+        if not raised[0]:
+            raised[0] = True
+            raise RuntimeError("at once")
+        running: AsyncIterator[Any] = inner(call, next)
+        return running
+
+    async def twice(call: ToolCall, next: CallNext) -> AsyncIterator[Any]:
+        try:
+            async for chunk in next(call):
+                yield chunk
+        except RuntimeError:
+            async for chunk in next(call):
+                yield chunk
+
+    kit = Toolkit("t", [log.echo], middlewares=[twice, wrapper])
+    assert await outcome(kit, "echo", "abc") == OK(["inner(abc)"])
 
 
 async def test_input_that_was_read_is_not_sent_again() -> None:
