@@ -126,6 +126,7 @@ class _ToolStep:
         arguments = dict(call.arguments)
         try:
             if judge is not None:
+                _check_streams(tool, run)  # a call that cannot run is not judged
                 arguments = await judge.permitted(call)
             checked = await read_in_time(tool, run, arguments)
             _check_streams(tool, run)

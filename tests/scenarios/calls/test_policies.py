@@ -16,6 +16,7 @@ from toolbus import (
     CallNext,
     Chunk,
     InputStream,
+    InvalidArguments,
     PermissionDenied,
     Permissions,
     Records,
@@ -134,6 +135,18 @@ async def test_streams_and_inputs_are_refused_before_they_begin() -> None:
                     _ = [line async for line in lines]
             await refusal(room.invoke("shell.take", {}, attachment=b"x"))
     assert not shell.ran
+
+
+@pytest.mark.parametrize("way", [directly, over_a_room])
+async def test_stream_for_a_caller_that_accepts_none_is_not_judged(way: Any) -> None:
+    records = Records.memory()
+    shell = Shell(policy=Permissions("bypass"), records=records)
+    async with AsyncExitStack() as stack:
+        invoke = await way(shell.toolkit, stack)
+        with pytest.raises(InvalidArguments, match=r"call it with room\.stream"):
+            await invoke("shell.lines", {"number": 3})
+    (record,) = records.calls()
+    assert (record.decision, record.decided_by) == ("denied", "schema")
 
 
 async def to_rm(call: ToolCall, next: CallNext) -> AsyncIterator[Chunk]:
