@@ -332,15 +332,15 @@ class Toolkit:
         try:
             chosen = self.get_tool(name)  # an override may refuse, or choose another tool
             chain = self._chains.get(name)
-            if chain is not None or not chosen.is_unary:
-                if chain is None or chain.tool is not chosen:
-                    chain = self._chain_of(chosen)
-            elif attachment is not None:
-                raise input_refusal(chosen)
-            elif run.argument_bytes:
-                checked = await read_in_time(chosen, run, arguments)
-            else:
-                checked = chosen.read_arguments(arguments)
+            if chosen is not self._tools.get(name):
+                chain = self._chain_of(chosen, name)
+            if chain is None:
+                if attachment is not None:
+                    raise input_refusal(chosen)
+                if run.argument_bytes:
+                    checked = await read_in_time(chosen, run, arguments)
+                else:
+                    checked = chosen.read_arguments(arguments)
         except RoomException as error:
             run.refuse(error)
             raise
@@ -432,15 +432,19 @@ class Toolkit:
     def _make_chains(self) -> None:
         """Make what runs the tools that are more than a function, for later calls."""
         self._chains = {
-            tool.name: self._chain_of(tool)
+            tool.name: self._chain_of(tool, tool.name)
             for tool in self._tools.values()
             if self._around[tool.name] or self.policies or not tool.is_unary
         }
 
-    def _chain_of(self, tool: Tool) -> ToolChain:
-        info = ToolInfo.of(self._manifest, tool.manifest())
+    def _chain_of(self, tool: Tool, name: str) -> ToolChain:
+        # By the name that is called: middlewares and rules are about it, whatever tool runs.
+        manifest = tool.manifest()
+        if manifest.name != name:
+            manifest = manifest.model_copy(update={"name": name})
+        info = ToolInfo.of(self._manifest, manifest)
         judge = PolicyJudge(tool, self.policies) if self.policies else None
-        return ToolChain(tool, info, self._around.get(tool.name, ()), judge, self.unentered)
+        return ToolChain(tool, info, self._around.get(name, ()), judge, self.unentered)
 
 
 def read_arguments(run: ToolRun, packed: bytes) -> dict[str, Any]:

@@ -21,10 +21,13 @@ from toolbus.errors import (
     ToolFailed,
 )
 from toolbus.hosting.in_process import InProcessToolkit
+from toolbus.permissions.permissions import Permissions
+from toolbus.permissions.rule import Rule
 from toolbus.service.remote_toolkit import RemoteToolkit
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.input_stream import InputStream
+from toolbus.tools.middleware import CallNext, ToolCall
 from toolbus.tools.options import tool
 from toolbus.tools.tool import Tool
 from toolbus.tools.toolkit import Toolkit, failure_of
@@ -335,6 +338,35 @@ async def test_an_override_of_get_tool_decides_which_tool_runs() -> None:
         await Guarded("t", [double]).execute(ToolContext(), "double", {"number": 1})
     with pytest.raises(PermissionDenied):
         await Guarded("t", [numbers]).execute(ToolContext(on_chunk=put), "numbers", {})
+
+
+async def test_rules_and_middlewares_are_about_the_called_name_whatever_tool_runs() -> None:
+    async def numbers() -> AsyncIterator[int]:
+        yield 1
+
+    others = {"double": FunctionTool(double, name="other"), "more": FunctionTool(numbers)}
+    got: list[Any] = []
+    seen: list[str] = []
+
+    class Choosing(Toolkit):
+        def get_tool(self, name: str) -> Tool:
+            return others[name]
+
+    async def put(chunk: Chunk) -> None:
+        got.append(chunk.value)
+
+    async def watch(call: ToolCall, next: CallNext) -> AsyncIterator[Chunk]:
+        seen.append(call.tool.name)
+        async for chunk in next(call):
+            yield chunk
+
+    kit = Choosing("t", [double], middlewares=[watch])
+    assert (await kit.execute(ToolContext(), "double", {"number": 1})).value == 2
+    await kit.execute(ToolContext(on_chunk=put), "more", {})
+    kit.policy = Permissions("bypass", [Rule(behavior="deny", tool="t.double")])
+    with pytest.raises(PermissionDenied):
+        await kit.execute(ToolContext(), "double", {"number": 1})
+    assert (seen, got) == (["t.double", "t.double"], [1])
 
 
 # Another definition made of a toolkit
