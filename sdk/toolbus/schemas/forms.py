@@ -9,7 +9,7 @@ The sources of the providers' rules are in `toolbus.schemas.rules`. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -164,11 +164,10 @@ def _strict_cost(form: dict[str, Any], rules: Rules) -> StrictCost:
     """
     definitions = form.get("$defs", {})
     uses = {name: {*_uses(part)} for name, part in definitions.items()}
-    ordered = in_order(uses)
-    if len(ordered) < len(uses) and not rules.has_recursion:
+    if len(in_order(uses)) < len(uses) and not rules.has_recursion:
         raise NoFormError("it is recursive")
     sizes: dict[str, _Size] = {}
-    for name in dict.fromkeys([*ordered, *definitions]):
+    for name in _after_used(uses):
         sizes[name] = _size(definitions[name], sizes)
     size = _size(form, sizes)
     if rules.most is not None:
@@ -176,6 +175,20 @@ def _strict_cost(form: dict[str, Any], rules: Rules) -> StrictCost:
         if any(count > most for count, most in zip(totals, rules.most, strict=True)):
             raise NoFormError("it is larger than a strict schema may be")
     return StrictCost(size.optional, size.unions)
+
+
+def _after_used(uses: Mapping[str, Collection[str]]) -> Iterator[str]:
+    """Yield the names of definitions, each after those that it uses; on a cycle one comes first."""
+    begun: set[str] = set()
+    for first in uses:
+        stack = [(first, False)]
+        while stack:
+            name, is_used = stack.pop()
+            if is_used:
+                yield name
+            elif name not in begun:
+                begun.add(name)
+                stack += [(name, True), *((used, False) for used in uses[name])]
 
 
 def _uses(part: dict[str, Any]) -> Iterator[str]:

@@ -439,6 +439,21 @@ def test_strict_form_of_openai_is_within_its_limits(fits: Schema, too_much: Sche
     assert not schema_form({**too_much, **CLOSED}, OPENAI).strict
 
 
+def test_levels_of_definitions_that_lead_to_a_recursive_one_count() -> None:
+    def node(name: str) -> Schema:
+        inner = {"$ref": f"#/$defs/{name}"}
+        return {"type": "object", "properties": {"a": inner}, "required": ["a"], **CLOSED}
+
+    def chain(length: int) -> Schema:
+        definitions = {f"d{number}": node(f"d{number + 1}") for number in range(length)}
+        last = {"anyOf": [{"$ref": f"#/$defs/d{length}"}, {"type": "null"}]}
+        definitions[f"d{length}"] = {**node(""), "properties": {"a": last}}
+        return {**node("d0"), "$defs": definitions}
+
+    assert schema_form(chain(8), OPENAI).strict
+    assert not schema_form(chain(9), OPENAI).strict
+
+
 def test_strict_forms_of_anthropic_are_within_the_limits_of_a_request() -> None:
     def sent(*schemas: Schema) -> list[bool]:
         forms = [schema_form({**each, **CLOSED}, ANTHROPIC) for each in schemas]
