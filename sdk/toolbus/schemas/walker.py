@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
+from itertools import islice
 from typing import Any, TypeAlias
 from urllib.parse import unquote
 
@@ -27,6 +28,8 @@ __all__ = [
 
 Schema: TypeAlias = dict[str, Any] | bool
 """A JSON Schema, or a part of one."""
+_MAX_DIGITS = 9
+"""Of an index in a reference: `int` raises for those of more than 4,300 digits."""
 
 
 def held(part: Mapping[str, Any], keywords: Iterable[str] = HELD) -> Iterator[Any]:
@@ -87,8 +90,8 @@ def target_of(root: Mapping[str, Any], reference: Any) -> Schema | None:
         return None
     found: Any = root
     for key in pointer_keys(unquote(reference[1:])):
-        if isinstance(found, list) and key.isdecimal() and int(key) < len(found):
-            found = found[int(key)]
+        if isinstance(found, list) and key.isdecimal() and len(key) <= _MAX_DIGITS:
+            found = next(islice(found, int(key), None), None)
         elif isinstance(found, Mapping) and key in found:
             found = found[key]
         else:
