@@ -96,12 +96,13 @@ def _dialect(root: Place) -> Literal["2.0", "3.0", "3.1"]:
 
 def _operations(root: Place, left_out: list[Omission]) -> Iterator[tuple[str, str, Place, Place]]:
     """Give path, method, path item and operation."""
-    for path, value in root.get("paths").members.items():
+    paths = root.get("paths")
+    for path, value in paths.members.items():
         if not path.startswith("/"):
             continue  # an extension
         try:
             # `Place.get` of a wrapper follows the `$ref` of a path item.
-            item = Place({"item": value}, root.resolver).get("item")
+            item = Place({"item": value}, paths.resolver).get("item")
             found = [
                 (path, method, item, item.get(method))
                 for method in _METHODS
