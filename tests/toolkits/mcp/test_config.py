@@ -340,6 +340,27 @@ def test_a_variable_that_is_not_known_leaves_its_entry_out(text: str) -> None:
     assert "is not filled in" in found.skipped[0].reason
 
 
+def test_an_input_may_be_empty_in_the_environment() -> None:
+    context = FileContext(Path("/x"), {"INPUT_A": ""}, {"a": "default"})
+    found = read_servers({"a": {"command": "x", "env": {"A": "${input:a}"}}}, "test", context)
+    assert found.servers["a"].env == {"A": ""}
+
+
+def test_an_env_file_that_cannot_be_looked_up_leaves_its_entry_out(tmp_path: Path) -> None:
+    path = tmp_path / "mcp.json"
+    long = {"command": "x", "envFile": "x" * 5_000}
+    path.write_text(json.dumps({"a": long, "b": {"command": "x"}}))
+    found = read_file(path)
+    assert list(found.servers) == ["b"]
+    assert found.skipped[0].name == "a"
+
+
+def test_a_key_with_more_values_than_anybody_writes_restricts() -> None:
+    entry = {"command": "x", "unknown": [0] * 10_000}
+    found = read_servers({"a": entry}, "test", FileContext())
+    assert '"unknown" seems to restrict the server' in found.skipped[0].reason
+
+
 def test_an_env_file_is_read_beside_the_file_and_env_wins(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text(
         "\ufeff# a comment\nexport A=1 # one\nB='two # 2'\nC=\"x\\ny\"\n"

@@ -101,6 +101,8 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _NO_NAME = re.compile(r"[\\^$|(){}+!]|^/.*/$")
 """What is in the patterns of others. As a name it would deny nothing, and nobody would notice."""
 _OFF_STATES = ("disabled", "off", "stopped", "inactive", "paused", "blocked", "denied", "hidden")
+_MAX_NESTED = 10_000
+"""Values in a key that is not known: each takes some microseconds, and callers may add entries."""
 _MAX_NAMES = 1_000
 _MAX_GLOBS = 100
 """Of one list: each tool that a server lists is compared with all of them."""
@@ -255,7 +257,9 @@ def _judge(unknown: _Pairs, path: str, warnings: list[str]) -> None:
 def _restricting(key: str, value: object) -> str:
     """Return the path of a key that restricts, in a value and all that it holds; empty if none."""
     left: list[tuple[str, str, object]] = [(key, key, value)]
-    while left:
+    for _ in range(_MAX_NESTED):
+        if not left:
+            return ""
         path, name, inner = left.pop()
         if restricts(name, inner):
             return path
@@ -263,7 +267,7 @@ def _restricting(key: str, value: object) -> str:
             left += ((f"{path[:128]}.{name}", str(name), member) for name, member in inner.items())
         elif isinstance(inner, list):
             left += ((path, "", item) for item in inner)
-    return ""
+    return key  # more than anybody writes
 
 
 def _flattened(data: Mapping[Any, Any]) -> Iterator[tuple[str, Any]]:

@@ -141,7 +141,9 @@ def _value_of(inner: str, context: FileContext, *, for_shell: bool = False) -> s
         return str(user_folder())
     if context.environment is None:
         raise _unknown(inner, context)
-    value = context.environment.get(variable) or default
+    value = context.environment.get(variable)
+    if value is None or not (value or missing):  # an answer to an editor may be empty
+        value = default
     if value is None:
         missing = missing or f"there is no variable {variable} in the environment of this host"
         raise ValueError(f"{_shown(inner)} is not filled in: {missing}")
@@ -186,7 +188,11 @@ def _read_env_files(files: Iterable[object], context: FileContext) -> dict[str, 
         if not isinstance(name, str) or context.folder is None:
             raise ValueError("envFile must be the path of a file, in an entry of a file")
         path = context.folder / _at_home(_fill(name, context))
-        if not path.is_file():  # reading a pipe would wait for ever
+        try:
+            is_file = path.is_file()
+        except OSError as error:
+            raise ValueError(f"envFile {path}: it cannot be read: {error.strerror}") from None
+        if not is_file:  # reading a pipe would wait for ever
             raise ValueError(f"envFile {path}: it is no file")
         try:
             found |= read_json_file(path, MAX_FILE_BYTES, parse=_env_lines)
