@@ -143,15 +143,15 @@ def _form(dialect: Dialect, schema: dict[str, Any]) -> SchemaForm:
 
 def _renamed(root: dict[str, Any], names: dict[str, str]) -> dict[str, Any]:
     """Return a root with other names of its properties; each of these says its own one."""
-    if not names:
-        return root
-    properties: dict[str, Schema] = {}
-    for name, schema in root.get("properties", {}).items():
-        if name in names and schema is not False:
-            own = part_in(schema)
-            schema = {**own, **described(own.get("description"), [note("name", name)])}
-        properties[names.get(name, name)] = schema
-    renamed = {**root, "properties": properties}
+    renamed = dict(root)
+    if "properties" in root:  # without, it is free-form
+        properties: dict[str, Schema] = {}
+        for name, schema in root["properties"].items():
+            if name in names and schema is not False:
+                own = part_in(schema)
+                schema = {**own, **described(own.get("description"), [note("name", name)])}
+            properties[names.get(name, name)] = schema
+        renamed["properties"] = properties
     if "required" in root:
         renamed["required"] = [names.get(name, name) for name in root["required"]]
     return renamed

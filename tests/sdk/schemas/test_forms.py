@@ -410,6 +410,13 @@ def test_parameters_have_names_that_the_provider_takes() -> None:
         assert form["properties"]["filter_id"]["description"] == '(name: "filter[id]")'
 
 
+def test_a_free_form_root_stays_so_where_a_condition_has_a_name_with_an_alias() -> None:
+    then = {"properties": {"filter[id]": TEXT}}
+    schema = {"type": "object", "if": {"required": ["kind"]}, "then": then}
+    for dialect in (OPENAI, ANTHROPIC):
+        assert not schema_form(schema, dialect).strict
+
+
 def nested(levels: int) -> Schema:
     found = TEXT
     for _ in range(levels):
