@@ -31,6 +31,7 @@ WILD: list[dict[str, Any]] = [
     {"properties": {"x": {"pattern": "(?=a)", "minimum": "a", "enum": [[], {}, None]}}},
     {"$defs": {f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(40)}},
     {"$schema": ["x"], "$id": {}, "const": {"deep": [[[1]]]}, "items": [[], 1], "title": {}},
+    {"anyOf": [{}], "properties": {"x": {"$ref": "#/anyOf/" + "1" * 5_000}}},
 ]
 WILD[7] |= {"$ref": "#/$defs/a0"}
 MANIFEST = {
