@@ -1,7 +1,7 @@
 """The schema of a tool's arguments, read once: what its references lead to, and what takes null.
 
 Used by the way to a model (`toolbus.schemas.forms`) and by the way back
-(`toolbus.turns.model_tools`), so that both read a schema alike. Pure.
+(`toolbus.schemas.from_model`), so that both read a schema alike. Pure.
 """
 
 from __future__ import annotations
