@@ -225,6 +225,15 @@ async def test_next_runs_nothing_after_the_end_of_the_call() -> None:
     assert log.lines == []
 
 
+async def twice(call: ToolCall, next: CallNext) -> AsyncIterator[Any]:
+    try:
+        async for chunk in next(call):
+            yield chunk
+    except RuntimeError:
+        async for chunk in next(call):
+            yield chunk
+
+
 async def test_next_may_be_called_again_after_a_wrapper_that_raised_at_once() -> None:
     log = Log()
     inner, raised = log.around("inner"), [False]
@@ -237,14 +246,6 @@ async def test_next_may_be_called_again_after_a_wrapper_that_raised_at_once() ->
         running: AsyncIterator[Any] = inner(call, next)
         return running
 
-    async def twice(call: ToolCall, next: CallNext) -> AsyncIterator[Any]:
-        try:
-            async for chunk in next(call):
-                yield chunk
-        except RuntimeError:
-            async for chunk in next(call):
-                yield chunk
-
     kit = Toolkit("t", [log.echo], middlewares=[twice, wrapper])
     assert await outcome(kit, "echo", "abc") == OK(["inner(abc)"])
 
@@ -255,14 +256,6 @@ async def test_input_that_was_read_is_not_sent_again() -> None:
     async def take(rows: InputStream[int]) -> None:
         taken.append([row async for row in rows])
         raise RuntimeError("bad")
-
-    async def twice(call: ToolCall, next: CallNext) -> AsyncIterator[Any]:
-        try:
-            async for chunk in next(call):
-                yield chunk
-        except RuntimeError:
-            async for chunk in next(call):
-                yield chunk
 
     kit = Toolkit("t", [take], middlewares=[twice])
     with pytest.raises(ToolFailed, match="input of this call was read: it cannot run again"):
