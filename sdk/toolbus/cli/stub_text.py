@@ -38,6 +38,8 @@ _MAX_NAME_CHARS = 64
 _MAX_LINE = 100
 _MAX_DEFAULT_CHARS = 80
 _PROXY_NAMES = frozenset(dir(ToolkitProxy))
+_FURTHER_FIELDS = frozenset({"$ref", "allOf", "anyOf", "oneOf", "patternProperties"})
+"""By these an object without fields of its own may have some."""
 _TAKES = {"attachment": "an attachment", "input": "an input"}
 _SCALARS = {"string": "str", "integer": "int", "number": "float", "boolean": "bool"}
 _SOURCES = {
@@ -61,13 +63,17 @@ def stub_module(info: ToolkitInfo, manifest: ToolkitManifest) -> str:
     class_name = names.add_class(_camel_case(info.name))
     variable = info.name.replace("-", "_")
     lines = [f"class {class_name}({names.use('TypedToolkitProxy')}):"]
-    lines += _docstring(manifest.description, "    ") or ([] if methods else ["    ..."])
+    lines += _docstring(manifest.description, "    ")
+    if len(lines) == 1 and not methods:
+        lines.append("    ...")
     for tool in tools:
         if reason := _unusable(tool.name):
             call = f'await {variable}.call("{tool.name}", {{...}})'
             lines += [f"    # {tool.name} {reason}: {call}"]
     for tool in methods:
-        lines += [*([""] if len(lines) > 1 else []), *_method(tool, class_name, names)]
+        if len(lines) > 1:
+            lines.append("")
+        lines += _method(tool, class_name, names)
     for typed_dict in names.typed_dicts:
         lines += ["", *typed_dict.lines(names)]
     head = _header(info, class_name, variable)
@@ -77,18 +83,20 @@ def stub_module(info: ToolkitInfo, manifest: ToolkitManifest) -> str:
 
 def _header(info: ToolkitInfo, class_name: str, variable: str) -> list[str]:
     owner = f"{info.full_owner} (issuer {info.issuer})"
+    kind = "public"
     command = f"toolbus stubs {info.name}"
+    wanted = f'"{info.name}"'
     if not info.public:
+        kind = "private"
         command += f" --participant {shlex.quote(info.full_owner)}"
-    owned = "" if info.public else f", participant={_literal(info.full_owner)}"
-    kind = "public" if info.public else "private"
+        wanted += f", participant={_literal(info.full_owner)}"
     texts = [
         f"The tools of the {kind} toolkit {info.name} for type checkers, written by `{command}`.",
         f"Owner: {owner}",
         f"Version: {info.version or '-'}",
         f"Digest: {info.digest}",
         "",
-        f'{variable}: {class_name} = await room.toolkit("{info.name}"{owned})',
+        f"{variable}: {class_name} = await room.toolkit({wanted})",
     ]
     return [f"# {one_line(text)}".rstrip() for text in texts]
 
@@ -99,7 +107,9 @@ def _unusable(tool: str) -> str:
         return "is not a name of Python"
     if tool in _PROXY_NAMES:
         return "is a name of every proxy"
-    return "is a private name of Python" if tool.startswith("_") else ""
+    if tool.startswith("_"):
+        return "is a private name of Python"
+    return ""
 
 
 def _method(tool: ToolManifest, class_name: str, names: Names) -> list[str]:
@@ -132,19 +142,18 @@ def _parameters(schema: dict[str, Any], annotations: Annotations) -> Iterator[st
     if fields:
         yield "*"
     for name, part, is_required in fields:
-        text = annotations.of(part, name)
-        yield f"{name}: {text}" if is_required else f"{name}: {text} = {_default(part, text)}"
+        annotation = annotations.of(part, name)
+        text = f"{name}: {annotation}"
+        if not is_required:
+            text += f" = {_default(part, annotation)}"
+        yield text
     others = schema.get("additionalProperties")
-    if others is True or isinstance(others, dict) or (not fields and _is_open(schema)):
+    is_open = not fields and not _FURTHER_FIELDS.isdisjoint(schema)
+    if others is True or isinstance(others, dict) or is_open:
         rest = "others"
         while rest in {name for name, _, _ in fields}:
             rest += "_"
         yield f"**{rest}: {annotations.of(others, rest)}"
-
-
-def _is_open(schema: Mapping[str, Any]) -> bool:
-    """Whether a schema without fields of its own takes fields in another way, as by `$ref`."""
-    return not {"$ref", "allOf", "anyOf", "oneOf", "patternProperties"}.isdisjoint(schema)
 
 
 def _default(schema: Any, annotation: str) -> str:
@@ -154,13 +163,14 @@ def _default(schema: Any, annotation: str) -> str:
     value = schema["default"]
     kind = "None" if value is None else type(value).__name__
     text = _literal(value) or ""
-    is_shown = 0 < len(text) <= _MAX_DEFAULT_CHARS and kind in annotation.split(" | ")
-    return text if is_shown else "..."
+    if 0 < len(text) <= _MAX_DEFAULT_CHARS and kind in annotation.split(" | "):
+        return text
+    return "..."
 
 
 def _description(tool: ToolManifest) -> str:
     """Return description, parameters, and what a call sends in addition."""
-    parts = [tool.description.strip()] if tool.description.strip() else []
+    parts = [tool.description.strip()]
     if tool.takes in _TAKES:
         verb = "Requires" if tool.takes_required else "Accepts"
         parts.append(f"{verb} {_TAKES[tool.takes]}, by `with_options({tool.takes}=...)`.")
@@ -169,7 +179,9 @@ def _description(tool: ToolManifest) -> str:
         for name, part, _ in _sorted_fields(tool.input_schema)
         if isinstance(part, dict) and isinstance(text := part.get("description"), str) and text
     ]
-    return "\n\n".join([*parts, *(["\n".join(["Args:", *described])] if described else [])])
+    if described:
+        parts.append("\n".join(["Args:", *described]))
+    return "\n\n".join(filter(None, parts))
 
 
 # Annotations
@@ -181,31 +193,28 @@ def _sorted_fields(schema: Mapping[str, Any]) -> list[tuple[str, Any, bool]]:
     The order in the schema does not count: it is not part of a toolkit's digest.
     """
     properties, required = schema.get("properties"), schema.get("required")
+    if not isinstance(properties, Mapping):
+        return []
     names = {name for name in required if isinstance(name, str)} if _is_list(required) else set()
-    fields = properties.items() if isinstance(properties, Mapping) else ()
-    found = [(name, part, name in names) for name, part in fields]
+    found = [(name, part, name in names) for name, part in properties.items()]
     return sorted(found, key=lambda entry: (not entry[2], entry[0]))
 
 
 @dataclass(slots=True)
 class TypedDictClass:
-    """A TypedDict; a field is its name, its annotation, and whether it is required."""
+    """A TypedDict; a field is its name and its annotation."""
 
     name: str
     description: str
-    fields: list[tuple[str, str, bool]] = field(default_factory=list)
+    fields: list[tuple[str, str]] = field(default_factory=list)
 
     def lines(self, names: Names) -> list[str]:
         """Return its source: a class, or a call if a field's name is not possible in a class."""
-        shown = [
-            (key, text if is_required else f"{names.use('NotRequired')}[{text}]")
-            for key, text, is_required in self.fields
-        ]
         base = names.use("TypedDict")
-        if all(_is_name(key) and not names.is_type(key) for key, _ in shown):
-            fields = [f"    {key}: {text}" for key, text in shown]
+        if all(_is_name(key) and not names.is_type(key) for key, _ in self.fields):
+            fields = [f"    {key}: {text}" for key, text in self.fields]
             return [f"class {self.name}({base}):", *_docstring(self.description, "    "), *fields]
-        fields = [f"        {_literal(key)}: {text}," for key, text in shown]
+        fields = [f"        {_literal(key)}: {text}," for key, text in self.fields]
         return [f"{self.name} = {base}(", f'    "{self.name}",', "    {", *fields, "    },", ")"]
 
 
@@ -258,7 +267,9 @@ class Names:
         ]
         own = [line for line in lines if line.startswith("from toolbus ")]
         others = [line for line in lines if line not in own]
-        return [*others, *([""] if own and others else []), *own]
+        if own and others:
+            others.append("")
+        return [*others, *own]
 
 
 class Annotations:
@@ -278,12 +289,9 @@ class Annotations:
         """The annotations of `$ref`s; Any while one is being made. "" is for none."""
 
     def of(self, schema: Any, hint: str = "", depth: int = 0) -> str:
-        """Return the annotation of a part.
+        """Return the annotation of a part, which is in `depth` others.
 
-        Args:
-            schema: The part.
-            hint: The end of its name if it becomes a TypedDict.
-            depth: How many parts it is in.
+        If it becomes a TypedDict, `hint` is the end of its name.
         """
         if not isinstance(schema, dict) or depth > _MAX_DEPTH or not self._reader.step():
             return self._any
@@ -305,7 +313,8 @@ class Annotations:
         if _is_list(parts := schema.get("allOf")) and len(parts) == 1:
             return self.of(parts[0], hint, depth + 1)
         kinds = schema.get("type", "object" if "properties" in schema else None)
-        kinds = kinds if _is_list(kinds) else [kinds]
+        if not _is_list(kinds):
+            kinds = [kinds]
         return self._union(self._of_kind(kind, schema, hint, depth) for kind in kinds)
 
     def _of_kind(self, kind: object, schema: dict[str, Any], hint: str, depth: int) -> str:
@@ -313,23 +322,19 @@ class Annotations:
             case "null":
                 return "None"
             case "array":
-                return f"{self._names.use('list')}[{self._of_items(schema, hint, depth)}]"
+                parts = [schema.get("items")]
+                if _is_list(first := schema.get("prefixItems")):
+                    parts = [*first, *(part for part in parts if part is not False)]
+                items = self._union(self.of(part, f"{hint} item", depth + 1) for part in parts)
+                return f"{self._names.use('list')}[{items}]"
+            case "object" if _sorted_fields(schema):
+                return self.typed_dict(schema, hint, depth)
             case "object":
-                return self._of_object(schema, hint, depth)
+                values = self.of(schema.get("additionalProperties"), f"{hint} value", depth + 1)
+                return f"{self._names.use('dict')}[{self._names.use('str')}, {values}]"
             case str() if kind in _SCALARS:
                 return self._names.use(_SCALARS[kind])
         return self._any
-
-    def _of_items(self, schema: dict[str, Any], hint: str, depth: int) -> str:
-        first, rest = schema.get("prefixItems"), schema.get("items")
-        parts = [*first, *([] if rest is False else [rest])] if _is_list(first) else [rest]
-        return self._union(self.of(part, f"{hint} item", depth + 1) for part in parts)
-
-    def _of_object(self, schema: dict[str, Any], hint: str, depth: int) -> str:
-        if _sorted_fields(schema):
-            return self.typed_dict(schema, hint, depth)
-        values = self.of(schema.get("additionalProperties"), f"{hint} value", depth + 1)
-        return f"{self._names.use('dict')}[{self._names.use('str')}, {values}]"
 
     def _of_reference(self, schema: dict[str, Any], depth: int) -> str:
         target = self._reader.resolve(schema)
@@ -349,13 +354,9 @@ class Annotations:
     def typed_dict(
         self, schema: Mapping[str, Any], hint: str, depth: int = 0, reference: str = ""
     ) -> str:
-        """Make a TypedDict of an object's fields and return its name.
+        """Make a TypedDict of an object's fields and return its name, whose end is `hint`.
 
-        Args:
-            schema: The object.
-            hint: The end of its name.
-            depth: How many parts it is in.
-            reference: What refers to it, perhaps in its own fields.
+        `reference` refers to it, perhaps in its own fields.
         """
         name = self._names.add_class(f"{self._prefix} {hint}")
         self._references[reference] = name
@@ -364,16 +365,20 @@ class Annotations:
         self._names.typed_dicts.append(made)
         for key, part, is_required in _sorted_fields(schema):
             text = self.of(part, f"{hint} {key}", depth + 1)
-            made.fields.append((key, text, is_required))
+            if not is_required:
+                text = f"{self._names.use('NotRequired')}[{text}]"
+            made.fields.append((key, text))
         return name
 
     def _of_values(self, values: list[Any]) -> str:
         if not values or len(values) > _MAX_VALUES or not all(map(_is_literal, values)):
             return self._any
         shown = dict.fromkeys(_literal(value) or "" for value in values if value is not None)
-        parts = ["None"] if None in values else []
+        parts = []
         if shown:
             parts.append(f"{self._names.use('Literal')}[{', '.join(shown)}]")
+        if None in values:
+            parts.append("None")
         return self._union(parts)
 
     def _union(self, texts: Iterable[str]) -> str:
@@ -400,10 +405,12 @@ def _literal(value: object) -> str | None:
     """Return a text, number, boolean or None as source; None for any other value."""
     if isinstance(value, str):
         text = repr(value)
-        return f'"{text[1:-1]}"' if text[0] == "'" and '"' not in text else text
-    if value is None or isinstance(value, bool | int):
+        if text[0] == "'" and '"' not in text:
+            return f'"{text[1:-1]}"'
+        return text
+    if value is None or isinstance(value, int) or (isinstance(value, float) and isfinite(value)):
         return repr(value)
-    return repr(value) if isinstance(value, float) and isfinite(value) else None
+    return None
 
 
 def _docstring(text: str, indent: str) -> list[str]:
@@ -436,4 +443,6 @@ def _camel_case(text: str) -> str:
     """Return text as the name of a class: ASCII letters and digits, at most 64."""
     words = re.findall(r"[A-Za-z0-9]+", text)
     name = "".join(f"{word[0].upper()}{word[1:]}" for word in words)[:_MAX_NAME_CHARS]
-    return name if name and not name[0].isdigit() else f"T{name}"
+    if name[:1].isalpha():
+        return name
+    return f"T{name}"
