@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from opentelemetry import trace
 
@@ -65,26 +65,6 @@ ChatEvent: TypeAlias = dict[str, Any] | FileChunk | Notice | TraceId
 """What happens while a question is answered."""
 
 
-class Asked(Protocol):
-    """An agent of a chat: in this process or in a room, with one conversation."""
-
-    name: str
-    target: CallTarget | None
-    """What its errors name; None in this process."""
-
-    def ask(self, text: str) -> AsyncGenerator[ChatEvent, None]:
-        """Ask a question; yield what happens. Raises RoomException."""
-
-    async def about(self) -> dict[str, Any]:
-        """Return what the agent says of itself and of its tools."""
-
-    async def forget(self) -> None:
-        """Begin the conversation anew."""
-
-    def set_mode(self, mode: str) -> None:
-        """Change the mode of permissions. Raises UsageError."""
-
-
 class RemoteAgent:
     """An agent in the room.
 
@@ -104,11 +84,14 @@ class RemoteAgent:
     ) -> None:
         self.name: str = found.name
         self._room = room
-        self._owner = None if found.public else found.full_owner
+        self._owner: str | None = None
+        if not found.public:
+            self._owner = found.full_owner
         self._about: dict[str, Any] = {"tools": list(tools), "conversation": conversation}
         self._conversation = conversation
         self._waits = waits
         self.target: CallTarget | None = CallTarget(found.name, _ASK, self._owner)
+        """What its errors name; None in this process."""
 
     async def ask(self, text: str) -> AsyncGenerator[ChatEvent, None]:
         """Ask a question; wait for the agent first if it is away."""
@@ -280,6 +263,10 @@ class LocalAgent:
         if mode not in MODES:
             raise UsageError(f"there is no mode {one_line(mode, 40)}: {', '.join(MODES)}")
         self._agent.permissions = replace(self._agent.permissions or Permissions(), mode=mode)
+
+
+Asked: TypeAlias = RemoteAgent | LocalAgent
+"""An agent of a chat, with one conversation."""
 
 
 async def find_agent(room: CommandRoom, name: str, participant: str | None) -> ToolkitInfo:

@@ -48,8 +48,9 @@ def run_command(session: Session, line: str) -> None:
     name, _, rest = line.partition(" ")
     command = COMMANDS.get(name)
     if command is None:
-        near = get_close_matches(name[:64], COMMANDS)
-        hint = f"did you mean {' or '.join(near)}?" if near else "/help lists the commands"
+        hint = "/help lists the commands"
+        if near := get_close_matches(name[:64], COMMANDS):
+            hint = f"did you mean {' or '.join(near)}?"
         raise UsageError(
             f"there is no command {one_line(name, 64)}: {hint} (//text sends a text that begins "
             "with a slash)"
@@ -120,7 +121,7 @@ def _show(session: Session, number: str) -> None:
     result = _result(session, number)
     lines = [prose(whole_result(result.event, result.number))]
     for file in result.files:
-        place = one_line(file.path) if file.path else "/save writes it"
+        place = one_line(file.path or "/save writes it")
         lines.append(f"file {one_line(file.name)}, {file.size:,} bytes: {place}")
     session.screen.notice("\n".join(lines))
 

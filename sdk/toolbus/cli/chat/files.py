@@ -86,10 +86,7 @@ async def save_file(file: FileChunk, folder: Path) -> Path:
 def save_bytes(data: bytes, path: Path, name: str) -> Path:
     """Write data to a path of the user's own: a folder, or a file that does not exist.
 
-    Args:
-        data: What is written.
-        path: The folder or the file.
-        name: The name in a folder; it may be from others.
+    The name is that in a folder; it may be from others.
 
     Raises:
         UsageError: It exists, or cannot be written.

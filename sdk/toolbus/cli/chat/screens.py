@@ -138,8 +138,12 @@ class TerminalScreen:
 
     def _line(self, line: str, color: str, depth: int) -> None:
         self._fresh_line()
-        styled = f"\x1b[{color}m{line}\x1b[0m" if color and self._has_colors else line
-        write_stdout(f"{'  ' * depth}{styled}\n".encode())
+        write_stdout(f"{'  ' * depth}{self._styled(line, color)}\n".encode())
+
+    def _styled(self, text: str, color: str) -> str:
+        if color and self._has_colors:
+            return f"\x1b[{color}m{text}\x1b[0m"
+        return text
 
     def _write(self, text: str) -> None:
         if not text:
@@ -161,7 +165,7 @@ class TerminalScreen:
             return
         self._fresh_line()
         self._drawn = shown
-        write_stdout((f"\x1b[{_DIM}m{shown}\x1b[0m" if self._has_colors else shown).encode())
+        write_stdout(self._styled(shown, _DIM).encode())
 
     def _erase_status(self) -> None:
         if self._drawn:
@@ -215,10 +219,11 @@ class PipeScreen:
             self._say("(the answer is cut: it is too long)")
         self._reply.clear()
         # Not escaped in a pipe, as the result of `toolbus call` is not: programs read it.
-        shown = prose(text) if sys.stdout.isatty() else text
-        data = shown.encode(errors="backslashreplace")
-        if data:
-            write_stdout(data if data.endswith(b"\n") else data + b"\n")
+        if sys.stdout.isatty():
+            text = prose(text)
+        if text:
+            text = text.removesuffix("\n") + "\n"
+            write_stdout(text.encode(errors="backslashreplace"))
         reason = text_in(event, "reason")
         if reason != "done":
             self._say(f"(it stopped: {one_line(reason, 100)})")

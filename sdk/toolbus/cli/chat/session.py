@@ -218,9 +218,7 @@ _Enter: TypeAlias = Callable[[], AbstractAsyncContextManager[Asked]]
 def on_background_loop(session: Session, enter: _Enter) -> Iterator[None]:
     """Give a session its loop and its agent during the block.
 
-    Args:
-        session: The session.
-        enter: Joins the room and makes the agent, as a context manager on the loop.
+    `enter` joins the room and makes the agent, as a context manager on the loop.
 
     Raises what entering raises.
     """

@@ -137,7 +137,10 @@ class Transcript:
         if inner is not None and depth < MAX_DEPTH:
             return self.add(inner, now, depth + 1)
         if kind == "tool_call":
-            self._begin_call(event, now, depth)
+            if sum(len(step.calls) for step in self._steps) < _MAX_CALLS:
+                call = _Call(text_in(event, "tool")[:200], now, depth)
+                self._steps[-1].calls.append(call)
+                self._open[depth, text_in(event, "id")[:200]] = call
         if kind == "tool_result":
             return self._end_call(event, now, depth)
         return None
@@ -197,25 +200,21 @@ class Transcript:
             self._ended_at = now
             self.trace = text_in(event, "trace") or self.trace
 
-    def _begin_call(self, event: Mapping[str, Any], now: float, depth: int) -> None:
-        if sum(len(step.calls) for step in self._steps) < _MAX_CALLS:
-            call = _Call(text_in(event, "tool")[:200], now, depth)
-            self._steps[-1].calls.append(call)
-            self._open[depth, text_in(event, "id")[:200]] = call
-
     def _end_call(self, event: Mapping[str, Any], now: float, depth: int) -> NumberedResult:
         call = self._open.pop((depth, text_in(event, "id")[:200]), None)
         executed = text_in(event, "executed")
-        state = text_in(event, "state")[:200]
+        took_s: float | None = None
         if call is not None:
-            call.took_s = now - call.began_at
-            call.state = state if executed == "yes" else f"{state}, executed: {executed[:200]}"
+            took_s = call.took_s = now - call.began_at
+            call.state = text_in(event, "state")[:200]
+            if executed != "yes":
+                call.state += f", executed: {executed[:200]}"
         self._count += 1
         facts = {
             **{key: text_in(event, key)[:200] for key in ("id", "tool", "state", "executed")},
             "text": text_in(event, "text")[:_MAX_TEXT_CHARS],
         }
-        result = NumberedResult(self._count, facts, None if call is None else call.took_s)
+        result = NumberedResult(self._count, facts, took_s)
         self._results.append(result)
         return result
 
@@ -230,9 +229,9 @@ class Transcript:
             text = f"  text of {step.text_chars:,} characters" if step.text_chars else ""
             yield f"  step {number}  {seconds(step.ended_at - step.began_at)}{text}"
             for call in step.calls:
-                took = (
-                    "not ended" if call.took_s is None else f"{seconds(call.took_s)}  {call.state}"
-                )
+                took = "not ended"
+                if call.took_s is not None:
+                    took = f"{seconds(call.took_s)}  {call.state}"
                 indent = "  " * call.depth
                 yield one_line(f"    {indent}{call.tool}  {took}")
         if self.trace:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TextIO
 
@@ -100,8 +99,7 @@ def ask_agent(  # noqa: PLR0913 - a parameter for each flag
     if tools is None and choices.model is not None:
         # Who offers a toolkit here is who asks: a person that wrote --offer wants it.
         configs = [{"name": last_name(reference)} for reference in choices.offer or ()]
-    chosen = _Chosen(agent, participant, configs, conversation)
-    chosen.check(choices)
+    _check_flags(choices, agent, participant)
     is_interactive = once is None and not options.as_json and _is_terminal(sys.stdin)
     text = None if is_interactive else _question(once, as_json=options.as_json)
     session = Session(
@@ -112,12 +110,14 @@ def ask_agent(  # noqa: PLR0913 - a parameter for each flag
     @asynccontextmanager
     async def entered() -> AsyncIterator[Asked]:
         async with joined_room(options, locked=locked) as room:
+            asked: dict[str, Any] = {"tools": configs, "conversation": conversation}
             if choices.model is None:
-                yield await chosen.remote(room, waits=is_interactive)
+                found = await find_agent(room, agent or "", participant)
+                yield RemoteAgent(room, found, waits=is_interactive, **asked)
                 return
             made = agent_of(room, choices, name=agent or _LOCAL_NAME, approve=session.ask_person)
             async with _started(made, room):
-                yield LocalAgent(made, tools=chosen.tools, conversation=conversation)
+                yield LocalAgent(made, **asked)
 
     target = None if agent is None else CallTarget(agent, "ask", participant)
     with (
@@ -134,34 +134,17 @@ def ask_agent(  # noqa: PLR0913 - a parameter for each flag
             _ask_lines(session)
 
 
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    """Who is asked, and what each question takes along."""
-
-    name: str | None
-    participant: str | None
-    tools: Sequence[Any]
-    conversation: str
-
-    def check(self, choices: AgentChoices) -> None:
-        """Raise UsageError for flags that do not fit together."""
-        if choices.model is not None:
-            if self.participant is not None:
-                raise UsageError("--participant is for an agent in the room, without --model")
-            return
-        if given := choices.given():
-            raise UsageError(
-                f"without --model there is no agent here for {', '.join(given)}: add --model"
-            )
-        if self.name is None:
-            raise UsageError("name an agent, toolbus chat NAME, or give --model for one here")
-
-    async def remote(self, room: CommandRoom, *, waits: bool) -> Asked:
-        """Find the agent in the room."""
-        found = await find_agent(room, self.name or "", self.participant)
-        return RemoteAgent(
-            room, found, tools=self.tools, conversation=self.conversation, waits=waits
+def _check_flags(choices: AgentChoices, agent: str | None, participant: str | None) -> None:
+    """Raise UsageError for flags that do not fit together."""
+    if choices.model is not None:
+        if participant is not None:
+            raise UsageError("--participant is for an agent in the room, without --model")
+    elif given := choices.given():
+        raise UsageError(
+            f"without --model there is no agent here for {', '.join(given)}: add --model"
         )
+    elif agent is None:
+        raise UsageError("name an agent, toolbus chat NAME, or give --model for one here")
 
 
 chat: typer.Typer = typer.Typer(add_completion=False, rich_markup_mode="markdown")
@@ -243,7 +226,14 @@ def _ask_once(session: Session, text: str) -> None:
 def _ask_lines(session: Session) -> None:
     """Ask what each line of stdin asks; at the end raise the first error."""
     failure: RoomException | None = None
-    for text in _lines(session):
+    while True:
+        with session.interrupts.at_prompt():
+            line = _stdin().readline(_MAX_QUESTION_BYTES + 1)
+        if not line:
+            break
+        text = _decoded(line).strip()
+        if not text:
+            continue
         try:
             session.ask(text)
         except (Interrupted, Terminated):
@@ -253,16 +243,6 @@ def _ask_lines(session: Session) -> None:
             failure = failure or error
     if failure is not None:
         raise failure
-
-
-def _lines(session: Session) -> Iterator[str]:
-    while True:
-        with session.interrupts.at_prompt():
-            line = _stdin().readline(_MAX_QUESTION_BYTES + 1)
-        if not line:
-            return
-        if text := _decoded(line).strip():
-            yield text
 
 
 def _interact(session: Session) -> None:
