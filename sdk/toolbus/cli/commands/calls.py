@@ -102,10 +102,7 @@ def _rows(found: Sequence[CallRecord]) -> list[tuple[str, ...]]:
     rows = [_COLUMNS, *map(_row, found)]
     if all(record.arguments is None for record in found):
         return rows
-    more = [
-        "arguments",
-        *(one_line(record.arguments or "-", 80) for record in found),
-    ]
+    more = ["arguments", *(one_line(record.arguments or "-", 80) for record in found)]
     return [(*row, cell) for row, cell in zip(rows, more, strict=True)]
 
 

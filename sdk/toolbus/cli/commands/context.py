@@ -89,10 +89,12 @@ def _use(
         if (name is None) != none:
             raise UsageError("name one context, or use none with --none")
         contexts = _load()
+        text = "using no context"
         if name is not None:
             contexts.get(name)
+            text = f"using context {name}"
         contexts.using(name).save()
-        typer.echo("using no context" if name is None else f"using context {name}")
+        typer.echo(text)
         _warn_of_variables(name)
 
 

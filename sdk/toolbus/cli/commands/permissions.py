@@ -240,13 +240,13 @@ class _Trial:
 
     def decide_here(self, typed: _Typed, name: str | None) -> tuple[PermissionDecision, Assessment]:
         """Decide from flags; the schema of the tool is not known."""
-        caller = _optional(name, LOCAL) or LOCAL
+        caller = _named(name, LOCAL) or LOCAL
         call = _TriedCall.of(
             typed.tool,
             read_arguments(typed.arguments, {}),
-            owner=_optional(typed.participant, caller),
+            owner=_named(typed.participant, caller),
             caller=caller,
-            principal=_optional(typed.on_behalf_of, caller),
+            principal=_named(typed.on_behalf_of, caller),
             at_host=self.at_host,
         )
         assessment = self._flags()
@@ -265,7 +265,7 @@ class _Trial:
             arguments,
             owner=owner,
             caller=me,
-            principal=_optional(typed.on_behalf_of, me),
+            principal=_named(typed.on_behalf_of, me),
             at_host=self.at_host,
         )
         return await self._asked(call, typed.participant, on_behalf_of=typed.on_behalf_of)
@@ -358,8 +358,10 @@ class _TriedCall:
         return full_name(self.tool.owner, self.tool.alias) or None
 
 
-def _named(text: str, sender: Participant = LOCAL, issuer: str = "") -> Participant:
+def _named(text: str | None, sender: Participant, issuer: str = "") -> Participant | None:
     """Return a participant by its name or `alias/name`, as a sender writes it."""
+    if not text:
+        return None
     alias, slash, name = text.partition("/")
     if not slash or not is_alias(alias):
         alias = sender.alias
@@ -371,20 +373,16 @@ def _named(text: str, sender: Participant = LOCAL, issuer: str = "") -> Particip
     return Participant("", name, issuer=issuer, alias=alias)
 
 
-def _optional(text: str | None, sender: Participant, issuer: str = "") -> Participant | None:
-    return _named(text, sender, issuer) if text else None
-
-
 def _recorded_call(
     record: CallRecord, arguments: Mapping[str, Any], *, at_host: bool
 ) -> _TriedCall:
-    caller = _optional(record.caller, LOCAL, record.issuer) or LOCAL
+    caller = _named(record.caller, LOCAL, record.issuer) or LOCAL
     return _TriedCall.of(
         record.tool,
         arguments,
-        owner=_optional(record.owner, caller),
+        owner=_named(record.owner, caller),
         caller=caller,
-        principal=_optional(record.principal, caller, record.principal_issuer),
+        principal=_named(record.principal, caller, record.principal_issuer),
         at_host=at_host,
     )
 
@@ -413,13 +411,9 @@ class _Tally:
 
 def _came_to_permission(record: CallRecord) -> bool:
     by = record.decided_by.removeprefix("policy: ")  # of the host
-    is_by_permission = by.startswith(("rule ", "mode ")) or by in (
-        "person",
-        "tool",
-        "policy",
-        "approval",
-    )
-    return record.decision == "allowed" or is_by_permission
+    if record.decision == "allowed" or by.startswith(("rule ", "mode ")):
+        return True
+    return by in {"person", "tool", "policy", "approval"}
 
 
 # Showing

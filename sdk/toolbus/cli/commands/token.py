@@ -138,7 +138,7 @@ def _create(  # noqa: PLR0913 - a parameter for each flag
             key = ring.signing_key
             if key is None:
                 raise ValueError("none of these keys can sign: they are public keys")
-            grants = _merge_patterns(_read_grants(grant or ()), allow or (), deny or ())
+            grants = _read_grants(grant or (), allow or (), deny or ())
             scope = _add_grants(_preset(preset, has_grants=bool(allow or grant)), grants)
             made = ParticipantToken(name=name, room=rooms, role=role, api=scope)
             ttl_s = read_duration_s(ttl)
@@ -180,19 +180,6 @@ def _inspect(
         else:
             _check(text, _load(keys))
         typer.echo(json_text(claims, indent=2))
-
-
-def _merge_patterns(
-    grants: dict[str, tuple[str, ...]], allow: Sequence[str], deny: Sequence[str]
-) -> dict[str, tuple[str, ...]]:
-    """Add the patterns of --allow and --deny; --allow implies to list and to call."""
-    merged = dict(grants)
-    if allow:
-        merged |= {"agents.use_tools": (), "agents.call": ()}
-    for name, patterns in (("agents.allow", allow), ("agents.deny", deny)):
-        if patterns:
-            merged[name] = (*patterns, *merged.get(name, ()))
-    return merged
 
 
 def _preset(preset: str | None, *, has_grants: bool) -> ApiScope:
@@ -300,8 +287,12 @@ _VALUES = {
 _AGENTS = "agents."
 
 
-def _read_grants(given: Iterable[str]) -> dict[str, tuple[str, ...]]:
+def _read_grants(
+    given: Iterable[str], allow: Sequence[str], deny: Sequence[str]
+) -> dict[str, tuple[str, ...]]:
     """Return the values of each grant, in the order given; none for a grant that has no values.
+
+    --allow implies to list and to call.
 
     Raises:
         ValueError: There is no such grant, or its value is missing or not allowed.
@@ -313,6 +304,11 @@ def _read_grants(given: Iterable[str]) -> dict[str, tuple[str, ...]]:
         found.setdefault(name, ())
         if equals:
             found[name] += (value,)
+    if allow:
+        found |= {"agents.use_tools": (), "agents.call": ()}
+    for name, patterns in (("agents.allow", allow), ("agents.deny", deny)):
+        if patterns:
+            found[name] = (*patterns, *found.get(name, ()))
     return found
 
 
