@@ -177,7 +177,9 @@ class AgentChoices:
     @property
     def flags(self) -> GivenFlags:
         """The flags of the offered toolkits."""
-        return NO_FLAGS if self.invocation is None else GivenFlags.of(self.invocation)
+        if self.invocation is None:
+            return NO_FLAGS
+        return GivenFlags.of(self.invocation)
 
 
 chooses_an_agent: Callable[[Callable[..., None]], Callable[..., None]] = takes(AgentChoices)

@@ -39,11 +39,7 @@ _Command: TypeAlias = TyperCommand | TyperGroup
 
 
 def main(on_command: Callable[[], None] | None = None) -> None:
-    """Run the command line of this process.
-
-    Args:
-        on_command: Called once the command is imported, before it is run.
-    """
+    """Run the command line of this process, as `make_app` makes it."""
     guard_streams()
     try:
         try:
@@ -206,8 +202,7 @@ def _load(entry: EntryPoint) -> _Command:
         if isinstance(error, ImportError) and _INSTALL in str(error):
             text = str(error)  # a package that names its extra itself is right about it
         elif isinstance(error, ModuleNotFoundError):
-            extra = missing_extra(error)
-            text = f"{error.name} is missing" if extra is None else _to_install(error, extra)
+            text = _to_install(error, missing_extra(error))
         return _unavailable(entry.name, text)
 
 
@@ -270,5 +265,8 @@ def missing_extra(error: ModuleNotFoundError) -> str | None:
     return None
 
 
-def _to_install(error: ModuleNotFoundError, extra: str) -> str:
-    return f"{error.name} is missing: {_INSTALL}{extra}]'"
+def _to_install(error: ModuleNotFoundError, extra: str | None) -> str:
+    text = f"{error.name} is missing"
+    if extra is None:
+        return text
+    return f"{text}: {_INSTALL}{extra}]'"

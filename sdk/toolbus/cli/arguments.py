@@ -225,11 +225,9 @@ def _split(argument: str) -> tuple[str, str, str]:
 
 
 def read_arguments(typed: tuple[str, ...], parameters: Mapping[str, Parameter]) -> dict[str, Any]:
-    """Parse the arguments of a call.
+    """Parse the arguments of a call: `k=v` and `k:=json`, or one JSON object alone.
 
-    Args:
-        typed: `k=v`, `k:=json`, or one JSON object alone.
-        parameters: The parameters of the tool, as far as they are known.
+    The parameters are those of the tool, as far as they are known.
 
     Raises:
         UsageError: An argument cannot be parsed; the message names it.
@@ -324,10 +322,7 @@ _LINE_STEP = (
 
 
 def json_lines(path: Path) -> Iterator[Any]:
-    """Open a file and return an iterator over the values of its lines, without empty lines.
-
-    Args:
-        path: The file; `-` is stdin.
+    """Open a file (`-` is stdin) and return an iterator over the values of its non-empty lines.
 
     Raises:
         UsageError: The file cannot be opened. The iterator raises it, with `executed` "maybe", for

@@ -146,8 +146,9 @@ def _level(ctx: Any, chosen: dict[str, Any]) -> int | None:
         return level
     if "_verbose" in chosen:
         return logging.INFO if chosen["_verbose"] == 1 else logging.DEBUG
-    variable = os.environ.get(_VARIABLE)
-    return _read_level(variable, ctx, hint=_VARIABLE) if variable else None
+    if variable := os.environ.get(_VARIABLE):
+        return _read_level(variable, ctx, hint=_VARIABLE)
+    return None
 
 
 def _read_level(name: str, ctx: Any, hint: str | None = None) -> int:
@@ -347,6 +348,8 @@ def require_utf8(option: Any) -> None:
                 if not os.path.isfile(item.removeprefix("@")):
                     text = f"{item[:SHOWN_CHARS]!r} is not valid UTF-8"
                     raise typer.BadParameter(text) from None
-        return value if check is None else check(context, parameter, value)
+        if check is None:
+            return value
+        return check(context, parameter, value)
 
     option.callback = callback

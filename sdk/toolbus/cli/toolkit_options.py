@@ -64,7 +64,9 @@ def find_factory(reference: str) -> ToolkitFactory | None:
     """
     found = _load(reference)
     _refuse_unusable(reference, found)
-    return None if _is_tool(found) else read_factory(found)
+    if _is_tool(found):
+        return None
+    return read_factory(found)
 
 
 def find_toolkit(
@@ -72,9 +74,7 @@ def find_toolkit(
 ) -> Toolkit:
     """Return the toolkit of a reference; if that is a function, the function's result.
 
-    Args:
-        reference: The reference.
-        configure: Makes the toolkit of a factory; by default its config has no values.
+    `configure` makes the toolkit of a factory; by default its config has no values.
 
     Raises:
         UsageError: The toolkit does not exist, cannot be loaded, or its config is not valid.
@@ -89,10 +89,7 @@ def find_object(
 ) -> Any:
     """Return what a reference means, of one of the given kinds, as `find_toolkit` does.
 
-    Args:
-        reference: The reference.
-        kinds: Classes; one of them is `Toolkit`.
-        configure: Makes an object of a factory.
+    One of the kinds is `Toolkit`.
     """
     try:
         made = found = _load(reference)
@@ -182,13 +179,13 @@ def _is_missing(reference: str, error: Exception) -> bool:
 
 def _suggestion(reference: str) -> str:
     """Return a suggestion from the current folder; empty if there is none."""
-    found = suggest_references(reference, Path.cwd())
-    return f"did you mean {' or '.join(found)}?" if found else ""
+    if found := suggest_references(reference, Path.cwd()):
+        return f"did you mean {' or '.join(found)}?"
+    return ""
 
 
 def _with_suggestion(text: str, reference: str) -> str:
-    suggestion = _suggestion(reference)
-    return f"{text}; {suggestion}" if suggestion else text
+    return "; ".join(filter(None, (text, _suggestion(reference))))
 
 
 def _refuse_unusable(reference: str, found: Any) -> None:
@@ -323,9 +320,10 @@ class _Setting:
         is_given = given.values.get(self.parameter) is not None
         if not given.are_possible or (not is_given and self._has_variable()):
             return self.variable
-        if self.short_flag not in given.own:
-            return given.flags.get(self.parameter, self.short_flag)
-        return given.flags.get(self.parameter, self.long_flag)
+        flag = self.short_flag
+        if flag in given.own:
+            flag = self.long_flag
+        return given.flags.get(self.parameter, flag)
 
     def _has_variable(self) -> bool:
         return bool(os.environ.get(self.variable)) and self.variable not in VARIABLES

@@ -85,17 +85,15 @@ def as_json(snapshot: RoomSnapshot) -> dict[str, Any]:
         "failed_per_s": round(snapshot.total.failed_per_s, 3),
         "tools": [_json_row(row) for row in snapshot.rows],
         "errors": [asdict(error.call) for error in snapshot.new_errors],
-        "superseded": [_json_superseded(superseded) for superseded in snapshot.superseded],
-    }
-
-
-def _json_superseded(superseded: Superseded) -> dict[str, Any]:
-    toolkit, before = superseded
-    return {
-        "toolkit": toolkit.name,
-        "owner": toolkit.full_owner,
-        "from": {"version": before.version, "digest": before.digest},
-        "to": {"version": toolkit.version, "digest": toolkit.digest},
+        "superseded": [
+            {
+                "toolkit": toolkit.name,
+                "owner": toolkit.full_owner,
+                "from": {"version": before.version, "digest": before.digest},
+                "to": {"version": toolkit.version, "digest": toolkit.digest},
+            }
+            for toolkit, before in snapshot.superseded
+        ],
     }
 
 
@@ -187,9 +185,9 @@ def as_screen(snapshot: RoomSnapshot, *, width: int, height: int) -> Group:
     max_rows = max(3, height - _OTHER_LINES - len(errors))
     state = _clock(snapshot) if snapshot.connected else "connection lost, reconnecting"
     head = f"room {_escaped(snapshot.room)}  {_summary(snapshot)}  {state}"
-    heads = (head, _participants_text(snapshot))
+    heads = (head, _participants_text(snapshot), _toolkits_text(snapshot))
     return Group(
-        *(_line(text, width) for text in (*heads, _toolkits_text(snapshot)) if text),
+        *(_line(text, width) for text in heads if text),
         _rate_table(snapshot.rows, max_rows),
         *(_line(text, width) for text in errors),
     )
@@ -236,7 +234,7 @@ def _rate_cells(row: RateRow) -> tuple[str, str, str, str]:
 
 def _error_text(error: SeenError) -> str:
     call = error.call
-    host = "no host" if call.host is None else _escaped(call.host)
+    host = _escaped(call.host or "no host")
     method, code = _method(call.toolkit, call.tool), _escaped(call.code or "")
     return f"{method}  {code}  executed {call.executed}  {_escaped(call.caller)} to {host}"
 

@@ -228,7 +228,7 @@ def _toolkit_lines(
     for line in reserve_lines(info):
         yield "dim", f"  {line}"
     yield from _paragraph(manifest.description, "  ")
-    yield from _rules(manifest.rules, "  ")
+    yield from _rules(manifest.rules)
     # The total work is bounded, however many tools an untrusted toolkit has.
     steps = max(_MIN_STEPS, min(MAX_STEPS, _MAX_TOTAL_STEPS // max(1, len(chosen))))
     read = SchemaTree if is_nested else partial(SchemaTree, levels=1, max_steps=steps)
@@ -258,11 +258,11 @@ def _paragraph(text: str, indent: str) -> Iterator[tuple[str, str]]:
         yield "", f"{indent}{line}".rstrip()
 
 
-def _rules(rules: Sequence[str], indent: str) -> Iterator[tuple[str, str]]:
+def _rules(rules: Sequence[str]) -> Iterator[tuple[str, str]]:
     for rule in rules:
         first, *others = rule.splitlines() or [""]
-        yield "", f"{indent}rule: {first}"
-        yield from _paragraph("\n".join(others), f"{indent}      ")
+        yield "", f"  rule: {first}"
+        yield from _paragraph("\n".join(others), "        ")
 
 
 def _tool_lines(
@@ -275,7 +275,7 @@ def _tool_lines(
         title = f"{title} -> {result.type_text}"
     yield "bold", title
     yield from _paragraph(tool.description, "  ")
-    yield from _rules(tool.rules, "  ")
+    yield from _rules(tool.rules)
     if properties := ", ".join(_properties(tool)):
         yield "dim", f"  {properties}"
     for line in node_lines(parameters.nodes(), "    "):
@@ -307,7 +307,9 @@ def _properties(tool: ToolManifest) -> Iterator[str]:
 
 def _own_title(toolkit: ToolkitInfo | ToolkitManifest) -> str:
     """Return the title of a toolkit, or nothing if it is just its name."""
-    return "" if toolkit.title == toolkit.name else toolkit.title
+    if toolkit.title == toolkit.name:
+        return ""
+    return toolkit.title
 
 
 # What a participant builds
