@@ -8,7 +8,7 @@ from __future__ import annotations
 import errno
 import io
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -45,11 +45,7 @@ def report(
 ) -> None:
     """Print on stderr what failed, whether the tool ran, and what to do next.
 
-    Args:
-        error: The error.
-        as_json: Print one JSON object, for programs.
-        local: No room was involved, so the text for people omits code and `executed`.
-        target: The target of the call, to be named in the next step.
+    With `as_json` it is one JSON object, for programs; else the text is that of `failure_lines`.
     """
     if not as_json:
         typer.echo("\n".join(failure_lines(error, target, local=local)), err=True)
@@ -131,20 +127,16 @@ def stdout_error(error: OSError, executed: Executed = "no") -> ReaderClosed | St
 
 def guard_streams() -> None:
     """Replace `sys.stdout` and `sys.stderr`, so that their errors are those of this module."""
-    sys.stdout = _guarded(sys.stdout, _raise_once)
-    sys.stderr = _guarded(sys.stderr, lambda error: None)
-
-
-def _raise_once(error: OSError) -> None:
-    raise stdout_error(error) from error
+    sys.stdout = _guarded(sys.stdout, reports=True)
+    sys.stderr = _guarded(sys.stderr, reports=False)
 
 
 class _GuardedFile(io.FileIO):
     """A descriptor that drops what is written after the first error, so that Python can exit."""
 
-    def __init__(self, number: int, on_error: Callable[[OSError], None]) -> None:
+    def __init__(self, number: int, *, reports: bool) -> None:
         super().__init__(number, "w", closefd=False)
-        self._on_error = on_error
+        self._reports = reports
         self._has_failed = False
 
     def write(self, data: Buffer) -> int:
@@ -154,18 +146,19 @@ class _GuardedFile(io.FileIO):
                 return super().write(data)
             except OSError as error:
                 self._has_failed = True
-                self._on_error(error)
+                if self._reports:
+                    raise stdout_error(error) from error
         return size
 
 
-def _guarded(stream: TextIO, on_error: Callable[[OSError], None]) -> TextIO:
+def _guarded(stream: TextIO, *, reports: bool) -> TextIO:
     """Return a stream with the same descriptor; unchanged if it is not an ordinary file."""
     if not isinstance(stream, io.TextIOWrapper):
         return stream
     is_unbuffered = isinstance(stream.buffer, io.FileIO)
     if not is_unbuffered and not isinstance(getattr(stream.buffer, "raw", None), io.FileIO):
         return stream
-    raw = _GuardedFile(stream.fileno(), on_error)
+    raw = _GuardedFile(stream.fileno(), reports=reports)
     return io.TextIOWrapper(
         raw if is_unbuffered else io.BufferedWriter(raw),
         encoding=stream.encoding,
