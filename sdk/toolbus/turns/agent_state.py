@@ -8,10 +8,10 @@ Nothing is written to a disk: the program stores `to_json()` where it likes.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from math import inf
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from toolbus.chunks.json_values import cut, is_encodable, json_pointer, plain_json, shown
 from toolbus.errors import InvalidArguments, InvalidResult
@@ -32,6 +32,7 @@ _MAX_NAME_CHARS = 1_024
 """Of a name in a state that somebody else wrote: issuers may be addresses."""
 
 
+T = TypeVar("T")
 _VERSION = 5
 _NAMES: Mapping[int, str] = {
     1: "version state groups",
@@ -69,13 +70,8 @@ class SeenDefinitions:
 
     def __init__(self, entries: Iterable[Iterable[str]] = ()) -> None:
         self._digests: dict[DefinitionKey, str] = {}
-        for entry in entries:
-            texts = tuple(entry) if isinstance(entry, list | tuple) else ()
-            if len(texts) != 4 or not all(
-                isinstance(text, str) and len(text) <= _MAX_NAME_CHARS for text in texts
-            ):
-                raise ValueError("must be a list of owner, issuer, toolkit and digest")
-            self.add(DefinitionKey(*texts[:3]), texts[3])
+        for *key, digest in map(_definition, entries):
+            self.add(DefinitionKey(*key), digest)
 
     def get(self, key: DefinitionKey) -> str | None:
         """Return the digest of a toolkit as it was last shown; None if it was not."""
@@ -103,6 +99,16 @@ class SeenDefinitions:
     def to_plain(self) -> list[list[str]]:
         """Return the entries as lists of text."""
         return [[*key, digest] for key, digest in self._digests.items()]
+
+
+def _definition(entry: object) -> Sequence[str]:
+    if (
+        not isinstance(entry, list | tuple)
+        or len(entry) != 4
+        or not all(isinstance(text, str) and len(text) <= _MAX_NAME_CHARS for text in entry)
+    ):
+        raise ValueError("must be a list of owner, issuer, toolkit and digest")
+    return entry
 
 
 class AgentState:
@@ -215,9 +221,9 @@ class AgentState:
         return cls(
             _plain("/state", _dicts(read.get("state", {}))),
             _plain("/groups", _switches(read.get("groups", {}))),
-            _granted(read.get("rules", [])),
+            _listed("rules", read, MAX_GRANTED_RULES, "granted rules", granted_rule),
             _plain("/conversation", messages),
-            _definitions(read.get("definitions", [])),
+            _listed("definitions", read, MAX_DEFINITIONS, "definitions", _definition),
             read.get("adapter", ""),
             _indices(read.get("questions", []), len(messages)),
             read.get("model", ""),
@@ -233,8 +239,7 @@ def _parsed(text: str | bytes) -> Any:
     Of a state that `to_json` wrote, the messages are read one by one: while the parser runs, no
     other thread does, and 10 MiB would stop an event loop for a tenth of a second.
     """
-    at = text.find(_BEFORE_MESSAGES) if isinstance(text, str) else -1
-    if at >= 0 and isinstance(text, str):
+    if isinstance(text, str) and (at := text.find(_BEFORE_MESSAGES)) >= 0:
         with suppress(ValueError):  # it is not such a text: the words stand inside something else
             read = json.loads(text[:at] + "}")
             read["conversation"] = _parsed_messages(text, at + len(_BEFORE_MESSAGES))
@@ -279,14 +284,14 @@ def _indices(values: object, count: float = inf) -> list[int]:
     wrong = "must be a list of indices, each larger than the one before"
     if not isinstance(values, list | tuple):
         raise _invalid("/questions", wrong)
-    indices: list[int] = []
+    last = -1
     for index in values:
-        if type(index) is not int or index <= (indices[-1] if indices else -1):
+        if type(index) is not int or index <= last:
             raise _invalid("/questions", wrong)
-        indices.append(index)
-    if indices and indices[-1] >= count:
-        raise _invalid("/questions", f"has {shown(indices[-1])}, and there are {count} messages")
-    return indices
+        last = index
+    if last >= count:
+        raise _invalid("/questions", f"has {shown(last)}, and there are {count} messages")
+    return list(values)
 
 
 def _dicts(state: object) -> dict[str, dict[str, Any]]:
@@ -310,27 +315,20 @@ def _switches(groups: object) -> dict[str, bool]:
     return dict(groups)
 
 
-def _granted(values: object) -> list[GrantedRule]:
-    if not isinstance(values, list) or len(values) > MAX_GRANTED_RULES:
-        raise _invalid("/rules", f"must be a list of at most {MAX_GRANTED_RULES} granted rules")
-    rules = []
+def _listed(
+    name: str, state: dict[str, Any], most: int, what: str, read: Callable[[object], T]
+) -> list[T]:
+    """Read each value of a list of the state."""
+    values = state.get(name, [])
+    if not isinstance(values, list) or len(values) > most:
+        raise _invalid(f"/{name}", f"must be a list of at most {most} {what}")
+    found = []
     for index, value in enumerate(values):
         try:
-            rules.append(granted_rule(value))
+            found.append(read(value))
         except ValueError as error:
-            raise _invalid(f"/rules/{index}", cut(str(error))) from None
-    return rules
-
-
-def _definitions(values: object) -> list[Any]:
-    if not isinstance(values, list) or len(values) > MAX_DEFINITIONS:
-        raise _invalid("/definitions", f"must be a list of at most {MAX_DEFINITIONS} definitions")
-    for index, value in enumerate(values):
-        try:
-            SeenDefinitions([value])
-        except ValueError as error:
-            raise _invalid(f"/definitions/{index}", str(error)) from None
-    return values
+            raise _invalid(f"/{name}/{index}", cut(str(error))) from None
+    return found
 
 
 def _plain(path: str, values: Mapping[str, Any] | list[Any]) -> Any:
