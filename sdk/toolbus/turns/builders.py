@@ -478,17 +478,13 @@ class _FactoryBuilder(ToolkitBuilder[ToolkitConfig]):
         try:
             return self._factory.read(values)
         except ValidationError as error:
-            raise self._refused(error, values) from None
-
-    def _refused(self, error: ValidationError, values: Mapping[str, Any]) -> InvalidArguments:
-        first = next(self._factory.problems(error, values))
-        if first.field is not None and first.field not in self._open:
-            return self.refusal("", "its operator's config is wrong")
-        texts = map(unmasked, self._operator.values())
-        is_private = any(text in first.message for text in texts if text)
-        return self.refusal(
-            json_pointer(first.path), "is not valid" if is_private else first.message
-        )
+            first = next(self._factory.problems(error, values))
+            if first.field is not None and first.field not in self._open:
+                raise self.refusal("", "its operator's config is wrong") from None
+            message = first.message
+            if any(text in message for text in map(unmasked, self._operator.values()) if text):
+                message = "is not valid"
+            raise self.refusal(json_pointer(first.path), message) from None
 
 
 def _check_operator(name: str, factory: ToolkitFactory, operator: Mapping[str, Any]) -> None:
@@ -496,8 +492,9 @@ def _check_operator(name: str, factory: ToolkitFactory, operator: Mapping[str, A
     fields = {field.name: field for field in factory.fields}
     for given in operator:
         if given not in fields:
-            near = get_close_matches(given, fields, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(fields) or 'none'}"
+            hint = f"it has {', '.join(fields) or 'none'}"
+            if near := get_close_matches(given, fields, n=1):
+                hint = f"did you mean {near[0]}?"
             raise TypeError(
                 f"builder {name!r}: its config has no field {shown(given)}: {cut(hint)}"
             )

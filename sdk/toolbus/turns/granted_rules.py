@@ -115,15 +115,7 @@ class GrantedRule:
     @property
     def bond(self) -> _Bond:
         """What it is bound to, as `GrantedRules.of` looks it up."""
-        return _Bond(
-            self.tool,
-            self.own_name,
-            self.owner,
-            self.owner_issuer,
-            self.principal,
-            self.principal_issuer,
-            self.workdirs,
-        )
+        return _Bond(*(getattr(self, name) for name in _Bond._fields))
 
     def __str__(self) -> str:
         """Return it in one line for a person: `allow shell.run "git:*" for alice`."""

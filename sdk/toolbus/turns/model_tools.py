@@ -252,13 +252,8 @@ class ShownTools:
     def of(self, tool: ToolInfo) -> ModelTool:
         """Return a tool of the turn as a model is shown it; from now on it was shown."""
         made = self._made.get(tool.name)
-        if made is None:
-            made = self._made[tool.name] = self._make(tool)
-            if (definition := self._definitions.get(tool.toolkit)) is not None:
-                self._seen.add(*definition, shown_with=self._keys)
-        return made
-
-    def _make(self, tool: ToolInfo) -> ModelTool:
+        if made is not None:
+            return made
         is_changed = tool.toolkit in self.changed
         is_trusted = self.trust.of_tool(tool)
         texts = _texts(tool.input_schema)
@@ -266,7 +261,11 @@ class ShownTools:
         description = texts.description(tool, is_trusted=is_trusted)
         if is_changed:
             description = f"{_CHANGED}\n\n{description}"
-        return ModelTool(self._name_of(tool.name), description, schema, tool, is_changed)
+        made = ModelTool(self._name_of(tool.name), description, schema, tool, is_changed)
+        self._made[tool.name] = made
+        if (definition := self._definitions.get(tool.toolkit)) is not None:
+            self._seen.add(*definition, shown_with=self._keys)
+        return made
 
 
 class _ToolTexts:
@@ -323,11 +322,6 @@ def turn_prompt(
     }
     if template is None:
         return "\n\n".join(filter(None, parts.values()))
-    _check_template(template)
-    return template.format(**parts)
-
-
-def _check_template(template: str) -> None:
     if not isinstance(template, str):
         raise TypeError(f"template must be text, not {type(template).__name__}")
     for _, field, spec, conversion in Formatter().parse(template):
@@ -336,6 +330,7 @@ def _check_template(template: str) -> None:
                 f"template has the field {shown(field)}: write {{rules}}, {{groups}}, {{skills}} or"
                 " {quoted}, and {{ for a brace"
             )
+    return template.format(**parts)
 
 
 def _rules(tools: Iterable[ToolInfo], trust: Trust) -> str:

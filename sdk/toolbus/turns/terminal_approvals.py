@@ -19,7 +19,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 from unicodedata import east_asian_width
 from weakref import WeakKeyDictionary
@@ -27,7 +26,6 @@ from weakref import WeakKeyDictionary
 from toolbus.auth.participant_names import full_name
 from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.errors import Unavailable
-from toolbus.permissions.rule import Rule
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.turns.approvals import ApprovalDecision, ApprovalRequest
 from toolbus.untrusted_text import json_text, one_line, printable
@@ -96,12 +94,7 @@ class _Terminal:
         self._former = self._termios.tcgetattr(self.fd)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with suppress(OSError, self._termios.error):  # it may be closed by now
             self._termios.tcsetattr(self.fd, self._termios.TCSADRAIN, self._former)
         # A thread that still reads ends by this, and not with the next key that is pressed.
@@ -237,7 +230,10 @@ class _Dialog:
         tail: list[slice] = []
         if not is_whole and len(head) > _HEAD_ROWS + _TAIL_ROWS:
             del head[_HEAD_ROWS:]
-            tail = _last_rows(text, width, _TAIL_ROWS, head[-1].stop)
+            # A row has at most `width` characters and a line end: what is before is not looked at.
+            after = head[-1].stop
+            begin = max(after + text.startswith("\n", after), len(text) - _TAIL_ROWS * (width + 1))
+            tail = list(_rows(text, width, begin))[-_TAIL_ROWS:]
         self._terminal.write(f"  {label}:\n")
         self._write_rows(text, head, has_colors=has_colors)
         if tail:
@@ -282,8 +278,11 @@ class _Dialog:
         if folders := _folders(self._request.tool):
             self._quote("in these folders alone", folders, is_whole=True)
         for number, rule in enumerate(rules, 1):
+            which = "every call"
+            if rule.match is not None:
+                which = f"calls that match {json_text(rule.match)}"
             # All of it: its pattern may be long, to fake a line.
-            self._quote(str(number), _covers(rule), is_whole=True)
+            self._quote(str(number), f"{which} of {one_line(rule.tool)}", is_whole=True)
         if len(rules) > 1:  # as for the parts of one input, which need a rule each
             self._terminal.write("  a: all of these\n")
         self._terminal.write("  x: exactly these arguments of this tool\n")
@@ -349,11 +348,6 @@ class _Dialog:
         return ""
 
 
-def _covers(rule: Rule) -> str:
-    which = "every call" if rule.match is None else f"calls that match {json_text(rule.match)}"
-    return f"{which} of {one_line(rule.tool)}"
-
-
 def _folders(tool: ToolInfo) -> str:
     """Return where a tool works, and what is allowed for it holds, a line for each folder."""
     return "\n".join(map(one_line, tool.workdirs))
@@ -376,10 +370,3 @@ def _rows(text: str, width: int, begin: int = 0) -> Iterator[slice]:
             used = 0
         used += columns
     yield slice(begin, len(text))
-
-
-def _last_rows(text: str, width: int, count: int, after: int) -> list[slice]:
-    """Return the last rows of a long text, without a look at all that is before."""
-    # A row has at most `width` characters and a line end.
-    begin = max(after + text.startswith("\n", after), len(text) - count * (width + 1))
-    return list(_rows(text, width, begin))[-count:]

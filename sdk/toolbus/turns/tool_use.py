@@ -142,13 +142,20 @@ class ToolResult:
         Args:
             named: Says of a file that it is only named, since it is sent beside the text.
         """
+        error = self.error
         text = "\n".join(filter(None, _blocks(self.chunks, named)))
         if self.omitted:
             text = f"{text}\n[{self.omitted} more chunk{'' if self.omitted == 1 else 's'}]"
-        if self.error is None:
+        if error is None:
             return text or "(no output)"
-        before = f"{text}\n[the output ends here]\n" if text else ""
-        return f"{before}{_words(self.error, self.executed, self.state)}"
+        if text:
+            text += "\n[the output ends here]\n"
+        label = "interrupted" if self.state == "interrupted" else f"error {error.code}"
+        summary = f"{label}: {error.message.rstrip('.')}."
+        if further := further_values(error):
+            summary = f"{summary} Also: {'; '.join(further)}."
+        words = (summary, _RAN[self.executed], _next_step(error, self.executed, self.state))
+        return text + " ".join(filter(None, words))
 
 
 def arguments_of(use: ToolUse) -> dict[str, Any]:
@@ -188,14 +195,6 @@ def _not_readable(message: str) -> InvalidArguments:
 def state_of(error: RoomException) -> ResultState:
     """Return the state of a call that ended with an error and was not interrupted."""
     return "denied" if isinstance(error, _DENIALS) and error.executed == "no" else "failed"
-
-
-def _words(error: RoomException, executed: Executed, state: ResultState) -> str:
-    label = "interrupted" if state == "interrupted" else f"error {error.code}"
-    summary = f"{label}: {error.message.rstrip('.')}."
-    if further := further_values(error):
-        summary = f"{summary} Also: {'; '.join(further)}."
-    return " ".join(filter(None, (summary, _RAN[executed], _next_step(error, executed, state))))
 
 
 def _next_step(error: RoomException, executed: Executed, state: ResultState) -> str:

@@ -246,7 +246,7 @@ class Turn:
         )
         async with AsyncExitStack() as stack:
             if span is not None:
-                stack.push(partial(_end_span, span))
+                stack.push(lambda _, error, *__: span.end(error))
             trust = self._assembly.trust(scope)
             facts = TurnFacts(
                 scope.agent,
@@ -583,7 +583,3 @@ def _checked_use(use: object) -> ToolUse:
     if not isinstance(use, ToolUse):
         raise TypeError(f"a turn runs ToolUse objects, not {shown(use)}")
     return use
-
-
-def _end_span(span: TurnSpan, _: object, error: BaseException | None, *__: object) -> None:
-    span.end(error)

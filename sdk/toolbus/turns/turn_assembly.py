@@ -153,7 +153,7 @@ class TurnAssembly:
         assert rights is not None
         manifest = proxy.manifest
         wanted = None if needed is None else needed.tools
-        name = manifest.name if needed is None else needed.alias or needed.name
+        name = (needed and needed.alias) or manifest.name
         # The participant that is judged and shown as the owner is the one that is called: another
         # one could host the same definition under the same name meanwhile.
         participant = addressed_name(proxy.info.owner, proxy.info.alias)

@@ -238,7 +238,8 @@ class TurnRuns:
         self._waiting.update(calls)
         results: list[ToolResult] = []
         try:
-            for batch in _batches(uses):
+            # Consecutive safe ones run together, each other one alone.
+            for _, batch in groupby(uses, lambda use: use.is_safe or use):
                 await self._run_batch(batch, on_result)
         except asyncio.CancelledError:
             await self._stop(calls)
@@ -250,7 +251,7 @@ class TurnRuns:
         return results
 
     async def _run_batch(
-        self, batch: Sequence[PreparedUse], on_result: Callable[[ToolResult], None] | None
+        self, batch: Iterable[PreparedUse], on_result: Callable[[ToolResult], None] | None
     ) -> None:
         ends: dict[asyncio.Future[None], PreparedUse] = {}
         for use in batch:
@@ -295,7 +296,8 @@ class TurnRuns:
                 call.ended.add_done_callback(lambda _: passed_on.end())
                 while (chunk := await passed_on.next()) is not None:
                     yield chunk
-                if not call.entry.info.streaming and _has_result(task):
+                has_result = task.done() and not task.cancelled() and task.exception() is None
+                if has_result and not call.entry.info.streaming:
                     for chunk in chunks_of(task.result()):
                         yield chunk
         finally:
@@ -396,19 +398,6 @@ class TurnRuns:
         for call in self._running:
             if call.task is not None and not call.task.done():
                 call.interrupt()
-
-
-def _batches(uses: Sequence[PreparedUse]) -> Iterator[list[PreparedUse]]:
-    """Split uses: consecutive safe ones run together, each other one alone."""
-    for is_safe, group in groupby(uses, lambda use: use.is_safe):
-        if is_safe:
-            yield list(group)
-        else:
-            yield from ([use] for use in group)
-
-
-def _has_result(task: asyncio.Task[Chunk]) -> bool:
-    return task.done() and not task.cancelled() and task.exception() is None
 
 
 def _as_room_exception(error: BaseException, call: TurnCall) -> RoomException:
@@ -517,9 +506,15 @@ def _call_options(given: Mapping[str, Any], default_timeout_s: float) -> CallOpt
     Raises `InvalidArguments`, and `DeadlineExceeded` if there is no time for it.
     """
     context = given.get("caller_context")
+    if context is not None:
+        if not isinstance(context, Mapping):
+            text = f"caller_context must be one object, not {shown(context)}"
+            raise invalid_option("caller_context", text)
+        # A copy, as JSON, is what the tool gets.
+        context = unpack_body(packed_json("caller_context", dict(context)))
     options = CallOptions(
         timeout_s=call_seconds(given.get("timeout_s"), default_timeout_s),
-        caller_context=None if context is None else _checked_context(context),
+        caller_context=context,
         attachment=given.get("attachment"),
         input=given.get("input"),
         on_progress=given.get("on_progress"),
@@ -527,12 +522,3 @@ def _call_options(given: Mapping[str, Any], default_timeout_s: float) -> CallOpt
     if options.timeout_s <= 0:
         raise DeadlineExceeded("no time was left for the call", executed="no")
     return options
-
-
-def _checked_context(context: object) -> dict[str, Any]:
-    """Return the caller's own data as the tool gets it: a copy, as JSON."""
-    if not isinstance(context, Mapping):
-        text = f"caller_context must be one object, not {shown(context)}"
-        raise invalid_option("caller_context", text)
-    copied: dict[str, Any] = unpack_body(packed_json("caller_context", dict(context)))
-    return copied

@@ -207,7 +207,7 @@ class RequiredToolkit:
         missing = checks[-1] if checks else _Missing(f"toolkit {self._label} is not known yet")
         if missing.tools:
             return
-        others = "" if missing.exists else await self._alternatives(room)
+        others = await self._alternatives(room, missing)
         left_s = seconds - _SILENT_WAIT_S
         _logger.warning("%s%s; waiting up to %g s more for it", missing.text, others, left_s)
 
@@ -255,22 +255,20 @@ class RequiredToolkit:
         except NoHost:
             # Its name is reserved without its definition: the room was empty meanwhile.
             return self._without_host()
-        self._check_pin(proxy.info)
+        info = proxy.info
+        if self.pin not in (None, info.digest):
+            raise DefinitionChanged(
+                f"toolkit {info.name} of {info.full_owner} has the digest {info.digest}, and"
+                f" {self.pin} is pinned: `toolbus tools {info.name}` shows the definition it has"
+                " now",
+                details={"toolkit": info.name, "digest": info.digest},
+            )
         present = [tool.name for tool in proxy.manifest.tools]
         lacking = tuple(tool for tool in self.tools or () if tool not in present)
         if lacking:
             text = f"toolkit {self._label} has no {_names(lacking)}{_nearest(lacking, present)}"
             return _Missing(f"{text}; it has: {_names(present)}", lacking, exists=True)
-        return self._without_host() if proxy.info.hosts == 0 else proxy
-
-    def _check_pin(self, info: ToolkitInfo) -> None:
-        if self.pin in (None, info.digest):
-            return
-        text = f"toolkit {info.name} of {info.full_owner} has the digest {info.digest}, and"
-        text += (
-            f" {self.pin} is pinned: `toolbus tools {info.name}` shows the definition it has now"
-        )
-        raise DefinitionChanged(text, details={"toolkit": info.name, "digest": info.digest})
+        return proxy if info.hosts else self._without_host()
 
     def _without_host(self) -> _Missing:
         return _Missing(f"toolkit {self._label} has no host at the moment", exists=True)
@@ -284,16 +282,16 @@ class RequiredToolkit:
         return f"{self.name}{self._of_owner}"
 
     async def _not_found(self, room: RoomClient, missing: _Missing, seconds: float) -> NotFound:
-        text = missing.text
-        if not missing.exists:
-            text += await self._alternatives(room)
+        text = missing.text + await self._alternatives(room, missing)
         if seconds > 0:
             text += f" (waited {seconds:g} s)"
         tools = list(missing.tools or self.tools or ())
         return NotFound(text, details={"toolkit": self.name, "tools": tools})
 
-    async def _alternatives(self, room: RoomClient) -> str:
-        """List the toolkits that this participant can see instead."""
+    async def _alternatives(self, room: RoomClient, missing: _Missing) -> str:
+        """List the toolkits that this participant can see in place of one that does not exist."""
+        if missing.exists:
+            return ""
         names: list[str] = []
         owners: list[str] = []
         try:
