@@ -86,31 +86,26 @@ def check_room_pattern(pattern: str) -> str:
     return pattern
 
 
-def _check_toolkit_pattern(pattern: str) -> str:
+def _check_toolkit_pattern(pattern: str) -> None:
     if not _is_part(_TOOLKIT_PART, pattern):
         grammar = "write a toolkit name of a-z, 0-9, '_' and '-', optionally with '*'"
         raise _refuse(pattern, "toolkit", grammar)
-    return pattern
 
 
-def _check_principal(name: str) -> str:
+def _check_principal(name: str) -> None:
     if reference_fault(name) is not None:
         raise _refuse(name, "principal", "write a participant's name, alias/name, or '*' for all")
-    return name
 
 
 def _parts(pattern: str) -> tuple[str, str]:
-    toolkit, dot, tool = pattern.partition(".") if isinstance(pattern, str) else ("", "", "")
-    tool = tool if dot else "*"
-    if not _is_part(_TOOLKIT_PART, toolkit) or not _is_part(_TOOL_PART, tool):
-        grammar = "write 'toolkit.tool', 'toolkit' or '*', with '*' as the only wildcard"
-        raise _refuse(pattern, "tool", grammar)
-    return toolkit, tool
-
-
-def _check_tool_pattern(pattern: str) -> str:
-    _parts(pattern)
-    return pattern
+    if isinstance(pattern, str):
+        toolkit, dot, tool = pattern.partition(".")
+        if not dot:
+            tool = "*"
+        if _is_part(_TOOLKIT_PART, toolkit) and _is_part(_TOOL_PART, tool):
+            return toolkit, tool
+    grammar = "write 'toolkit.tool', 'toolkit' or '*', with '*' as the only wildcard"
+    raise _refuse(pattern, "tool", grammar)
 
 
 class _Glob(NamedTuple):
@@ -258,15 +253,20 @@ def _refuse_text(items: Any) -> Any:
     return items
 
 
-def _each(check: Callable[[str], str]) -> AfterValidator:
-    return AfterValidator(lambda items: tuple(check(item) for item in items))
+def _each(check: Callable[[str], object]) -> AfterValidator:
+    def checked(items: Sequence[str]) -> tuple[str, ...]:
+        for item in items:
+            check(item)  # raises
+        return tuple(items)
+
+    return AfterValidator(checked)
 
 
 _Texts = Annotated[Sequence[StrictStr], BeforeValidator(_refuse_text)]
 
 
 # Any sequence is accepted; the value holds a tuple, so that it is hashable and immutable.
-_ToolPatternList = Annotated[_Texts, _each(_check_tool_pattern)]
+_ToolPatternList = Annotated[_Texts, _each(_parts)]
 _ToolkitPatternList = Annotated[_Texts, _each(_check_toolkit_pattern)]
 _PrincipalList = Annotated[_Texts, _each(_check_principal)]
 

@@ -82,18 +82,15 @@ class Key:
             raise ValueError(f"the alias {shown} of issuer {self.iss!r} must be {ALIAS_RULE}")
         if self.alg not in _ALGORITHMS:
             raise ValueError(f"alg must be one of {', '.join(_ALGORITHMS)}")
-        self._check_material()
-        signer, verifier = self._load()
-        object.__setattr__(self, "_signer", signer)
-        object.__setattr__(self, "_verifier", verifier)
-
-    def _check_material(self) -> None:
         allowed = ("secret",) if self.alg == "HS256" else ("public", "private")
         given = [name for name in _MATERIALS if getattr(self, name) is not None]
         if len(given) != 1 or given[0] not in allowed:
             raise ValueError(f"an {self.alg} key has {' or '.join(allowed)}, and nothing else")
         if not isinstance(getattr(self, given[0]), str):
             raise ValueError(f"{given[0]} must be text")
+        signer, verifier = self._load()
+        object.__setattr__(self, "_signer", signer)
+        object.__setattr__(self, "_verifier", verifier)
 
     def _load(self) -> tuple[str | PrivateKey | None, str | PublicKey]:
         secret = self.secret
@@ -222,9 +219,15 @@ class KeyRing:
             ValueError: It is invalid; the message names the entry.
         """
         try:
-            return cls(_read_keys(tomllib.loads(text)))
+            document = tomllib.loads(text)
         except RecursionError as error:
             raise ValueError(str(error)) from None
+        for name in sorted(document.keys() - {"key"}):
+            raise ValueError(f"unknown field {name!r}")
+        tables = document.get("key")
+        if not isinstance(tables, list) or not tables:
+            raise ValueError("it has no [[key]] table")
+        return cls(_read_key(position, table) for position, table in enumerate(tables, start=1))
 
     def get(self, kid: str) -> Key | None:
         """Return the key with this id, or None."""
@@ -284,20 +287,12 @@ class KeyRing:
         return f"KeyRing({', '.join(self._by_kid)})"
 
 
-def _read_keys(document: dict[str, Any]) -> list[Key]:
-    unknown = sorted(document.keys() - {"key"})
-    if unknown:
-        raise ValueError(f"unknown field {unknown[0]!r}")
-    tables = document.get("key")
-    if not isinstance(tables, list) or not tables:
-        raise ValueError("it has no [[key]] table")
-    return [_read_key(position, table) for position, table in enumerate(tables, start=1)]
-
-
 def _read_key(position: int, table: Any) -> Key:
     if not isinstance(table, dict):
         raise ValueError(f"key {position}: must be a [[key]] table")
-    where = f"key {position} ({table['kid']!r})" if "kid" in table else f"key {position}"
+    where = f"key {position}"
+    if "kid" in table:
+        where += f" ({table['kid']!r})"
     for name in sorted(table.keys() - set(_TABLE_FIELDS)):
         raise ValueError(f"{where}: unknown field {name!r}")
     for name in sorted({"kid", "alg", "iss"} - table.keys()):

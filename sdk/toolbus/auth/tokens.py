@@ -165,7 +165,11 @@ class ParticipantToken:
         """
         key = _pinned_key(jwt, keys)
         claims = _signed_claims(jwt, key)
-        _check_audience_and_issuer(claims, key)
+        audience = claims.get("aud")
+        if audience != AUDIENCE and not (isinstance(audience, list) and AUDIENCE in audience):
+            raise TokenRefused("wrong_audience")
+        if claims.get("iss") != key.iss:
+            raise TokenRefused("wrong_issuer")
         issued_at, expires_at = _checked_times(claims, time.time() if now is None else now)
         return VerifiedToken(
             **_read_participant(claims),
@@ -247,14 +251,6 @@ def _signed_claims(jwt: str, key: Key) -> dict[str, Any]:
     if not isinstance(claims, dict):
         raise TokenRefused("malformed")
     return claims
-
-
-def _check_audience_and_issuer(claims: dict[str, Any], key: Key) -> None:
-    audience = claims.get("aud")
-    if audience != AUDIENCE and not (isinstance(audience, list) and AUDIENCE in audience):
-        raise TokenRefused("wrong_audience")
-    if claims.get("iss") != key.iss:
-        raise TokenRefused("wrong_issuer")
 
 
 def _time_of(claims: dict[str, Any], name: str) -> float:

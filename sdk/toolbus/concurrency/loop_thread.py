@@ -224,7 +224,8 @@ def run_on_shared_loop(start: Callable[[], Awaitable[T]]) -> T:
     global _shared
     with _sharing:
         if _shared is None or _shared.has_ended:
-            _shared = LoopThread("toolbus-shared", _end_nothing)
+            # Nothing is to be ended: its work has ended, or is cancelled.
+            _shared = LoopThread("toolbus-shared", lambda: asyncio.sleep(0))
         thread = _shared
     return thread.run(start)
 
@@ -237,10 +238,6 @@ def _forget_shared() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_shared)
-
-
-async def _end_nothing() -> None:
-    """Leave the shared loop as it is: its work has ended, or is cancelled."""
 
 
 @atexit.register

@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from typing import Any, Self
 
 from toolbus.bounded_logging import bounded_logger
+from toolbus.concurrency.tasks import retrieve_error
 
 __all__ = ["ThreadIterator", "on_own_thread"]
 
@@ -93,7 +94,13 @@ class ThreadIterator:
             self._permits.put(None)
         while not self._items:
             if thread.done():
-                self._raise(thread.result())
+                self._end_delivered = True
+                error = thread.result()
+                if isinstance(error, StopAsyncIteration):
+                    raise RuntimeError("the generator raised StopAsyncIteration") from error
+                if error is not None:
+                    raise error
+                raise StopAsyncIteration
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
         self._is_requested = False
@@ -124,13 +131,9 @@ class ThreadIterator:
         loop = asyncio.get_running_loop()
         work = functools.partial(contextvars.copy_context().run, self._work, loop)
         self._thread = asyncio.ensure_future(self._on_thread(work))
-        self._thread.add_done_callback(self._on_thread_end)
+        self._thread.add_done_callback(retrieve_error)
+        self._thread.add_done_callback(lambda _: self._wake())
         return self._thread
-
-    def _on_thread_end(self, thread: asyncio.Future[Any]) -> None:
-        if not thread.cancelled():
-            thread.exception()  # mark as retrieved if nothing waits for it
-        self._wake()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -139,13 +142,6 @@ class ThreadIterator:
     def _on_item(self, item: Any) -> None:
         self._items.append(item)
         self._wake()
-
-    def _raise(self, error: BaseException | None) -> None:
-        """Raise the iterable's error, or end the iteration."""
-        self._end_delivered = True
-        if isinstance(error, StopAsyncIteration):
-            raise RuntimeError("the generator raised StopAsyncIteration") from error
-        raise StopAsyncIteration if error is None else error
 
     # On the thread
 

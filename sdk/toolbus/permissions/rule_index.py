@@ -92,7 +92,7 @@ class People:
         )
 
     def _are(self, group: RuleGroup, text: str, participants: Sequence[Named]) -> bool:
-        known = [participant for participant in participants if not _is_nobody(participant)]
+        known = [other for other in participants if other.issuer or other.name != _LOCAL_NAME]
         if group.behavior != "allow":
             return any(_may_name(text, participant) for participant in known)
         return len(known) == len(participants) > 0 and all(
@@ -136,10 +136,6 @@ def _may_name(text: str, participant: Named) -> bool:
     # A server with one issuer does not tell its alias, and reads it before a name.
     prefix, slash, rest = text.partition("/")
     return not alias and bool(slash) and rest == name and is_alias(prefix)
-
-
-def _is_nobody(participant: Named) -> bool:
-    return not participant.issuer and participant.name == _LOCAL_NAME
 
 
 def _key(text: str | None) -> str | None:

@@ -124,7 +124,8 @@ class TomlFile(Generic[Content]):
                 prefix = rf"(?:^|[{{,])[ \t[]*(?:{table}[ \t]*\.[ \t]*)?"
                 key = re.compile(rf"{prefix}{re.escape(part)}[ \t]*[].=]", re.MULTILINE)
                 found = key.search(self._outline, start, end)
-            start = found.end() if found else start
+            if found:
+                start = found.end()
         return self._line_at(start)
 
     def error(self, at: Place, fault: str) -> TomlFileError:
@@ -164,9 +165,9 @@ class TomlFile(Generic[Content]):
             return tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
             # The attributes for the line are of Python 3.14.
-            found = _AT_LINE.search(str(error))
-            at = found.group(1) if found else None
-            line = int(at) if at else text.rstrip().count("\n") + 1
+            line = text.rstrip().count("\n") + 1
+            if (found := _AT_LINE.search(str(error))) and found[1]:
+                line = int(found[1])
             fault = one_line(_AT_LINE.sub("", str(error)), 300)
             raise self._error(self.path, line, f"this is not TOML: {fault}") from None
         except (RecursionError, ValueError) as error:  # a number of too many digits, for instance
