@@ -106,9 +106,13 @@ async def connect_error(url: str, error: Exception, token: str, *, is_first: boo
             return wrong_scheme_error(url, right)
     if response is not None:
         return foreign_server_error(url, f"HTTP {response.status_code}", response.status_code)
-    if _is_other_protocol(error):
-        is_other = isinstance(error, InvalidMessage)
-        return foreign_server_error(url, "it does not speak HTTP/1.1" if is_other else str(error))
+    if isinstance(error, InvalidMessage):
+        # Bytes arrived that are not a response to a websocket handshake.
+        if not isinstance(error.__cause__, EOFError | ConnectionError):
+            return foreign_server_error(url, "it does not speak HTTP/1.1")
+    # A URI that is invalid is one that the response redirects to.
+    elif isinstance(error, InvalidHeader | InvalidURI | NegotiationError | SecurityError):
+        return foreign_server_error(url, str(error))
     details = {"url": url}
     if isinstance(error, ssl.SSLCertVerificationError):
         details["certificate"] = error.verify_message
@@ -128,24 +132,18 @@ def _is_toolbus_response(response: Response) -> bool:
 
 def foreign_server_error(url: str, found: str, status: int | None = None) -> Unavailable:
     """Make the error for a URL where something else than a toolbus server answers."""
-    details = {"url": url} | ({} if status is None else {"http_status": status})
+    details: dict[str, Any] = {"url": url}
+    if status is not None:
+        details["http_status"] = status
     message = f"not a toolbus server at {url}: another service answers there ({found})"
     return Unavailable(message, executed="no", retryable=False, details=details)
 
 
 def _response_of(error: BaseException) -> Response | None:
-    if isinstance(error, InvalidStatus):
-        return error.response
-    # A redirect that cannot be followed.
-    return error.__context__.response if isinstance(error.__context__, InvalidStatus) else None
-
-
-def _is_other_protocol(error: BaseException) -> bool:
-    """Whether bytes arrived that are not the response to a websocket handshake."""
-    if isinstance(error, InvalidMessage):
-        return not isinstance(error.__cause__, EOFError | ConnectionError)
-    # A URI that is invalid is one that the response redirects to.
-    return isinstance(error, InvalidHeader | InvalidURI | NegotiationError | SecurityError)
+    for cause in (error, error.__context__):  # that of a redirect that cannot be followed
+        if isinstance(cause, InvalidStatus):
+            return cause.response
+    return None
 
 
 def _refused_error(response: Response, token: str) -> RoomException:
@@ -230,8 +228,9 @@ def certificate_text(error: ssl.SSLCertVerificationError) -> str:
     """Return why a certificate is not trusted, and whether `SSL_CERT_FILE` names no file."""
     text = f"its certificate is not trusted: {error.verify_message}"
     file = os.environ.get("SSL_CERT_FILE")
-    is_missing = file is not None and not os.path.exists(file)
-    return f"{text}; SSL_CERT_FILE: {file} does not exist" if is_missing else text
+    if file is not None and not os.path.exists(file):
+        text += f"; SSL_CERT_FILE: {file} does not exist"
+    return text
 
 
 def wrong_scheme_error(url: str, right: str) -> Unavailable:
@@ -247,10 +246,13 @@ def wrong_scheme_error(url: str, right: str) -> Unavailable:
 
 def serve_command(url: str) -> str:
     """Return the command that starts a server at a URL."""
+    command = "toolbus serve"
+    if is_loopback(url):
+        command += " --dev"
     port = urlsplit(url).port
-    is_default = port is None or port == urlsplit(DEFAULT_URL).port
-    mode = " --dev" if is_loopback(url) else ""
-    return f"toolbus serve{mode}" + ("" if is_default else f" --port {port}")
+    if port not in (None, urlsplit(DEFAULT_URL).port):
+        command += f" --port {port}"
+    return command
 
 
 def _reason(url: str, error: BaseException) -> str:
@@ -261,11 +263,9 @@ def _reason(url: str, error: BaseException) -> str:
         is_refused = error.is_refused
         where = f" ({error})" if len(error.reasons) > 1 else ""
     if is_refused:
-        start = (
-            f"`{serve_command(url)}` starts one"
-            if is_loopback(url)
-            else "start it, or set another URL (TOOLBUS_URL)"
-        )
+        start = "start it, or set another URL (TOOLBUS_URL)"
+        if is_loopback(url):
+            start = f"`{serve_command(url)}` starts one"
         return f"connection refused, so no server runs there{where}; {start}"
     if isinstance(error, ssl.SSLCertVerificationError):
         return certificate_text(error)

@@ -154,8 +154,9 @@ def as_items(items: Any) -> AsyncIterator[Any]:
     if isinstance(items, AsyncIterable):
         return aiter(items)
     if isinstance(items, Iterable) and not isinstance(items, str | bytes | bytearray | Mapping):
-        is_in_memory = isinstance(items, _IN_MEMORY)
-        return _iterate_in_memory(items) if is_in_memory else ThreadIterator(lambda: items)
+        if isinstance(items, _IN_MEMORY):
+            return _iterate_in_memory(items)
+        return ThreadIterator(lambda: items)
     kind = type(items).__name__
     text = f"input must be an iterable or async iterable of values, not {kind}"
     raise invalid_option("input", text)

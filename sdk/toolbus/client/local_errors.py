@@ -81,9 +81,9 @@ def room_closed_error(cause: RoomException | None = None) -> RoomException:
     return Unavailable(message, executed="no", retryable=False, details=details)
 
 
-def recorded_end(end: BaseException) -> RoomException:
-    """Return the error that a span records for a call without a result."""
-    if isinstance(end, RoomException):
+def recorded_end(end: BaseException | None) -> RoomException | None:
+    """Return the error that a span records for a call without a result; None for one with it."""
+    if end is None or isinstance(end, RoomException):
         return end
     if isinstance(end, asyncio.CancelledError):
         return Cancelled("the caller cancelled the call")

@@ -289,7 +289,7 @@ async def read_parts(stream: InboundStream) -> Result:
 async def read_file(stream: InboundStream, span: CallSpan | None) -> Chunk:
     """Make a file result whose first piece has arrived; the span ends with the last piece."""
     if span is not None:
-        stream.add_end_callback(lambda end: span.end(None if end is None else recorded_end(end)))
+        stream.add_end_callback(lambda end: span.end(recorded_end(end)))
     file = await ChunkReader(stream, unreadable_result, stream.cancel).next()
     assert file is not None, "the first piece has arrived"
     return file
@@ -375,7 +375,7 @@ class PendingRequests:
         The first chunk of a call without a stream becomes its result; a dropped chunk is counted.
         """
         pending = self._pending.get(frame.id)
-        waiting: Any = None if pending is None else pending.future
+        waiting: Any = pending and pending.future
         if isinstance(waiting, InboundStream):
             waiting.receive(frame)
         elif isinstance(frame, StreamChunk):

@@ -239,7 +239,10 @@ class ReconnectingConnection:
                 assert self._current is not None
                 connection, since_s = self._current, asyncio.get_running_loop().time()
                 has_moved = await self._until_replaced(connection)
-                self._update_backoff(asyncio.get_running_loop().time() - since_s)
+                # The pauses grow for a server that accepts connections and closes them soon.
+                self._backoff_s = min(self._backoff_s * 2, _MAX_BACKOFF_S)
+                if asyncio.get_running_loop().time() - since_s >= _STABLE_S:
+                    self._backoff_s = _FIRST_BACKOFF_S
                 if not connection.closed.is_set():
                     self._leaving[connection] = None
                     if len(self._leaving) > _MAX_LEAVING:
@@ -288,12 +291,6 @@ class ReconnectingConnection:
                     self.websocket = previous.websocket
                     self._set_ready(previous)
         return has_moved
-
-    def _update_backoff(self, lasted_s: float) -> None:
-        # The pauses grow for a server that accepts connections and closes them soon.
-        self._backoff_s = min(self._backoff_s * 2, _MAX_BACKOFF_S)
-        if lasted_s >= _STABLE_S:
-            self._backoff_s = _FIRST_BACKOFF_S
 
     def _log_lost(self, connection: Connection) -> None:
         # A hosting process logs nothing else: without this it would look healthy.

@@ -103,14 +103,15 @@ class StreamingCall:
             try:
                 received = await self._stream.next()
             except RoomException as error:
-                if self._is_final:
-                    final_error = (
-                        error if self._history is None else self._history.final_error(error)
-                    )
-                    self._finish(final_error)
-                    raise final_error from None
-                self._start_retry(error)
-                continue
+                sender = self._input_sender
+                input_has_started = sender is not None and sender.has_started
+                if not (self._is_over or self._has_received or input_has_started):
+                    self._start_retry(error)
+                    continue
+                if self._history is not None:
+                    error = self._history.final_error(error)
+                self._finish(error)
+                raise error from None
             except Exception as error:
                 self._finish(error)
                 raise
@@ -118,12 +119,6 @@ class StreamingCall:
             if received is None or received.last:
                 self._finish(None)
             return received
-
-    @property
-    def _is_final(self) -> bool:
-        """Whether an error ends the call, without another attempt."""
-        input_started = self._input_sender is not None and self._input_sender.has_started
-        return self._is_over or self._has_received or input_started
 
     def _start_retry(self, error: RoomException) -> asyncio.Task[None]:
         self._retry_task = asyncio.create_task(self._retry_after(error))
@@ -178,7 +173,7 @@ class StreamingCall:
             self._input_sender.stop()
         span, self._span = self._span, None
         if span is not None:
-            span.end(None if error is None else recorded_end(error))
+            span.end(recorded_end(error))
 
 
 class ChunkStream:
