@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Never
 
-__all__ = ["is_cancelled", "retrieve_error"]
+__all__ = ["is_cancelled", "raise_error", "retrieve_error"]
 
 
 def is_cancelled() -> bool:
@@ -18,3 +18,8 @@ def retrieve_error(ended: asyncio.Future[Any]) -> None:
     """Mark the error of a future that is not awaited as retrieved, so that asyncio logs nothing."""
     if not ended.cancelled():
         ended.exception()
+
+
+def raise_error(error: BaseException) -> Never:
+    """Raise an error, as a callback."""
+    raise error

@@ -24,6 +24,7 @@ from toolbus.chunks.chunk_sender import OutgoingConnection
 from toolbus.chunks.chunk_types import Chunk, EmptyChunk, FileChunk, MixedChunk, fitting
 from toolbus.chunks.receive_credit import BufferBudget
 from toolbus.chunks.result_parts import LARGE_RESULT_BYTES
+from toolbus.concurrency.tasks import raise_error
 from toolbus.errors import (
     Cancelled,
     Internal,
@@ -543,9 +544,5 @@ def _start_task(
     try:
         return asyncio.Task(coroutine, loop=loop, name=name, context=context, eager_start=True)
     except (KeyboardInterrupt, SystemExit) as error:
-        loop.call_soon(_raise, error)
+        loop.call_soon(raise_error, error)
         return None
-
-
-def _raise(error: BaseException) -> None:
-    raise error

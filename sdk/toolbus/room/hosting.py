@@ -198,6 +198,7 @@ def find_hosting(hostings: Mapping[Key, Hosting], toolkit: Toolkit) -> Hosting:
         return found[0]
     if found:
         return hostings[toolkit.name, getattr(toolkit, "public", True)]
-    near = get_close_matches(toolkit.name, {name for name, _ in hostings}, n=1)
-    hint = f"did you mean {near[0]}?" if near else "host it first, with `room.host(toolkit)`"
+    hint = "host it first, with `room.host(toolkit)`"
+    if near := get_close_matches(toolkit.name, {name for name, _ in hostings}, n=1):
+        hint = f"did you mean {near[0]}?"
     raise InvalidOffer(f"this connection hosts no toolkit {toolkit.name}: {hint}")

@@ -108,28 +108,27 @@ class LockedToolkit(BaseModel, frozen=True, extra="forbid"):
         Owner and digest decide. With an equal digest, other tools in the list are a matter of the
         reader's grants.
         """
-        return list(self._differences(current))
-
-    def _differences(self, current: LockedToolkit) -> Iterator[str]:
+        lines: list[str] = []
         if (self.owner, self.issuer) != (current.owner, current.issuer):
-            yield (
+            lines.append(
                 f"owner: {self.full_owner} (issuer {self.issuer}) -> "
                 f"{current.full_owner} (issuer {current.issuer})"
             )
         if self.digest == current.digest:
-            return
-        yield f"digest: {self.digest[:12]} -> {current.digest[:12]}"
+            return lines
+        lines.append(f"digest: {self.digest[:12]} -> {current.digest[:12]}")
         if self.version != current.version:
-            yield f"version: {_text(self.version)} -> {_text(current.version)}"
-        yield from _changes("", self.definition, current.definition)
+            lines.append(f"version: {_text(self.version)} -> {_text(current.version)}")
+        lines += _changes("", self.definition, current.definition)
         for tool in sorted({*self.tools, *current.tools}):
             if tool not in current.tools:
-                yield f"- tool {tool}"
+                lines.append(f"- tool {tool}")
             elif tool not in self.tools:
-                yield f"+ tool {tool}"
+                lines.append(f"+ tool {tool}")
             else:
-                for line in _changes("", self.tools[tool], current.tools[tool]):
-                    yield f"~ tool {tool}: {line}"
+                changes = _changes("", self.tools[tool], current.tools[tool])
+                lines += (f"~ tool {tool}: {line}" for line in changes)
+        return lines
 
 
 class _Content(BaseModel, extra="forbid"):
@@ -271,8 +270,12 @@ def _changes(path: str, old: Any, new: Any, depth: int = 0) -> Iterator[str]:
 
 
 def _cut(text: str, start: int = 0) -> str:
-    end = start + _SHOWN_CHARS
-    return f"{'...' if start else ''}{text[start:end]}{'...' if len(text) > end else ''}"
+    shown = text[start : start + _SHOWN_CHARS]
+    if start + len(shown) < len(text):
+        shown += "..."
+    if start:
+        shown = f"...{shown}"
+    return shown
 
 
 def _text(value: Any) -> str:

@@ -243,11 +243,11 @@ class RoomClient(Room):
             check_url(str(chosen["url"]))
         except ValueError:  # what is before an @ may be a password
             chosen["url"] = None
-        facts = [str(chosen["url"])] if chosen["url"] else []
+        facts = [str(chosen["url"] or "")]
         for what in ("room", "name"):
             if chosen[what]:
                 facts.append(f"{what} {str(chosen[what])[:_MAX_SHOWN_CHARS]!r}")
-        return f"<{type(self).__name__} {', '.join([*facts, self._state])}>"
+        return f"<{type(self).__name__} {', '.join(filter(None, [*facts, self._state]))}>"
 
     async def closed(self) -> None:
         """Wait until this participant has left the room for good.

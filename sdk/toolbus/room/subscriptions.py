@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.client.caller import REPLY_TIMEOUT_S, Caller
+from toolbus.concurrency.tasks import raise_error
 from toolbus.errors import InvalidArguments, PermissionDenied, RoomException
 from toolbus.room.events import EVENT_TOPICS, EventQueue, RoomEvent, granted_topics, topic_of
 from toolbus.wire import BadBody, Event, Subscribe
@@ -225,10 +226,6 @@ class Subscriptions:
     def _end(self, group: set[EventQueue[T]], error: RoomException | None = None) -> None:
         for queue in group:
             if error is not None:
-                queue.at_end = partial(_raise, error)
+                queue.at_end = partial(raise_error, error)
             queue.put(None)
         group.clear()
-
-
-def _raise(error: RoomException) -> None:
-    raise error

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Generic, ParamSpec, Protocol, Self, TypeAlias, TypeVar
 
 from toolbus.atomic_file import AtomicFile
@@ -150,14 +149,9 @@ class Stream(Generic[T]):
         self._is_entered = True
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         with suppress(Unavailable):  # the client is closed, and the stream with it
-            self._run(self._source.__aexit__, kind, error, traceback)
+            self._run(self._source.__aexit__)
 
     def __iter__(self) -> Iterator[T]:
         return self

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial, wraps
-from types import TracebackType, UnionType
+from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, overload
 
 from toolbus.auth.grants import ApiScope
@@ -157,12 +157,7 @@ class RoomClient:
     def __enter__(self) -> Self:
         return self.connect()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
