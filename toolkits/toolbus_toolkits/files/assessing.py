@@ -408,7 +408,8 @@ def _words_of_change(location: Location, shown: str, diff: str | None, error_tex
     removed = sum(line.startswith("-") for line in lines)
     if status is None:
         words = f"makes {shown}"
-        words += f", with {_counted(added)}" if added else ""
+        if added:
+            words += f", with {_counted(added)}"
         if location.missing:
             folder = os.path.dirname(location.relative)
             words += f", and the folder `{shortened(one_line(folder), SHOWN_CHARS)}`"

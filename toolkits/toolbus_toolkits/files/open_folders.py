@@ -149,21 +149,17 @@ class _Walk:
             self._leave()
 
 
-def _by_folder(names: Iterable[bytes]) -> list[tuple[bytes, list[bytes]]]:
-    """Group names by their folders, so that those beside each other have most of them in common."""
-    folders: dict[bytes, list[bytes]] = {}
-    for name in names:
-        folder, _, last_name = name.rpartition(b"/")
-        folders.setdefault(folder, []).append(last_name)
-    return sorted(folders.items())
-
-
 def _found_files(walk: _Walk, names: Iterable[bytes]) -> list[Found]:
     """Return those names that are regular files."""
     found: list[Found] = []
     is_file = stat.S_ISREG
     look_at = os.lstat  # a third faster than `os.stat` with its arguments for the same
-    for folder, last_names in _by_folder(names):
+    folders: dict[bytes, list[bytes]] = {}
+    for name in names:
+        folder, _, last_name = name.rpartition(b"/")
+        folders.setdefault(folder, []).append(last_name)
+    # Sorted, those beside each other have most of their folders in common.
+    for folder, last_names in sorted(folders.items()):
         start = folder + b"/" if folder else b""
         try:
             descriptor = walk.enter(folder)

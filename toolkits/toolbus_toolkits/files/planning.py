@@ -116,15 +116,18 @@ def planned(
         seen = None
         if location.status is not None:
             before = _bytes_of(location, name)
-            now, text = _text_of(before, name)
+            try:
+                now, text = read_text(before)
+            except NotText as error:
+                words = f"{name} is no text: {error}; use `get` and `put`"
+                raise failure("binary", words) from None
             whole = Seen.whole(now, count_of_lines(text.raw))
             seen = proven(files, context, location, whole, token)
         elif token is not None:
             raise failure("changed", f"{name} does not exist any more")
         changed = change.of(text, seen)
         target = text or Text(UTF8, "")
-        data = _encoded(target, changed.raw)
-        after_token, after = _read_back(data, changed.raw, target)
+        data, after_token, after = _encoded(target, changed.raw)
         count = count_of_lines(after.raw)
         old = text.shown if text else ""
         diff = unified_diff(
@@ -152,15 +155,8 @@ def _bytes_of(location: Location, name: str) -> bytes:
     return data
 
 
-def _text_of(data: bytes, name: str) -> tuple[str, Text]:
-    try:
-        return read_text(data)
-    except NotText as error:
-        text = f"{name} is no text: {error}; use `get` and `put`"
-        raise failure("binary", text) from None
-
-
-def _encoded(target: Text, raw: str) -> bytes:
+def _encoded(target: Text, raw: str) -> tuple[bytes, str, Text]:
+    """Return the bytes of a text, their version, and the text that the next `read` shows."""
     try:
         data = target.encoded(raw)
     except UnicodeEncodeError as error:
@@ -171,11 +167,6 @@ def _encoded(target: Text, raw: str) -> bytes:
     if len(data) > MAX_FILE_BYTES:
         text = f"the file would have {len(data):,} bytes, at most {MAX_FILE_BYTES:,} are written"
         raise failure("too_large", f"{text} as text: use `put`")
-    return data
-
-
-def _read_back(data: bytes, raw: str, target: Text) -> tuple[str, Text]:
-    """Read what is to be written, so that the next `read` shows nothing else."""
     try:
         token, after = read_text(data)
     except NotText:
@@ -184,7 +175,7 @@ def _read_back(data: bytes, raw: str, target: Text) -> tuple[str, Text]:
         text = f"in {target.encoding.label}, the encoding of the file, this text would be read as"
         hint = ": leave out the U+FEFF at its beginning" if raw.startswith("\ufeff") else ""
         raise failure("encoding", f"{text} another one{hint}")
-    return token, after
+    return data, token, after
 
 
 def _blocks(spans: list[Span], old_count: int, new_count: int) -> list[Block]:

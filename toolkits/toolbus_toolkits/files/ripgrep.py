@@ -129,13 +129,7 @@ class Ripgrep:
                 yield records
         if rest:
             yield [rest]
-        self._check(self._status or 0)
-
-    async def _wait(self, command: RunningCommand) -> None:
-        self._status = await command.wait()
-        self._changed.set()
-
-    def _check(self, status: int) -> None:
+        status = self._status or 0
         if status in (0, _NO_MATCH):
             return
         words = self._errors.decode(errors="replace").partition(_PCRE2)[0]
@@ -145,6 +139,10 @@ class Ripgrep:
             raise failure("failed", f"rg was ended by signal {-status}: {text}; {hint}")
         if text:  # without, it could not read some files
             raise failure("bad_pattern", text)
+
+    async def _wait(self, command: RunningCommand) -> None:
+        self._status = await command.wait()
+        self._changed.set()
 
 
 @asynccontextmanager

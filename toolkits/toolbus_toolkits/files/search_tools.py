@@ -30,6 +30,7 @@ from toolbus_toolkits.files.indexing import (
 from toolbus_toolkits.files.open_folders import NewestFiles, SearchedFolder
 from toolbus_toolkits.files.reached import Path, ReachedFiles, failure
 from toolbus_toolkits.files.searching import (
+    MAX_COUNTS,
     Output,
     Question,
     Search,
@@ -111,32 +112,17 @@ class SearchTools:
 
     def __init__(self, files: ReachedFiles, assessor: Assessor) -> None:
         self._files = files
-        self._counts = SecretCounts()
+        self._counts = SecretCounts(MAX_COUNTS)
         self._all_slots = PerCallerSemaphore(_MAX_AT_A_TIME)
         self._caller_slots = PerCallerSemaphore(_MAX_OF_ONE)
         # The host of an assessment has to be that of the call, to know where its path led.
         self.reading: list[Tool] = [
-            FunctionTool(
-                self._list,
-                name="list",
-                affinity="caller",
-                read_only=True,
-                assess=assessor.listing,
-            ),
-            FunctionTool(
-                self._glob,
-                name="glob",
-                affinity="caller",
-                read_only=True,
-                assess=assessor.finding,
-            ),
-            FunctionTool(
-                self._grep,
-                name="grep",
-                affinity="caller",
-                read_only=True,
-                assess=assessor.searching,
-            ),
+            FunctionTool(function, name=name, affinity="caller", read_only=True, assess=assess)
+            for name, function, assess in (
+                ("list", self._list, assessor.listing),
+                ("glob", self._glob, assessor.finding),
+                ("grep", self._grep, assessor.searching),
+            )
         ]
         self.writing: list[Tool] = []
 
@@ -274,9 +260,9 @@ class SearchTools:
 
 def _note_of_ignored(folder: SearchedFolder, which: FileFilter, count: int) -> str:
     """Return what a result with so many files says about those that Git ignores."""
-    if count:
-        return "Git ignores these files, as all that was named." if which.with_ignored else ""
-    if folder.is_folder and not (folder.is_root or which.with_ignored):
+    if count and which.with_ignored:
+        return "Git ignores these files, as all that was named."
+    if folder.is_folder and not (count or folder.is_root or which.with_ignored):
         return "Files that Git ignores were not searched: a pattern with their name finds them."
     return ""
 

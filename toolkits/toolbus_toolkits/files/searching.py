@@ -12,16 +12,17 @@ import codecs
 import os
 import re
 import time
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from math import inf
 from typing import Literal, TypeAlias
 
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.concurrency.tasks import retrieve_error
 from toolbus.errors import ToolFailed
 from toolbus.untrusted_text import one_line
+from toolbus_toolkits.callers import LastUsed
 from toolbus_toolkits.files.indexing import FileFilter, fitting, indexed, is_path_of_draft
 from toolbus_toolkits.files.open_folders import (
     NewestFiles,
@@ -34,7 +35,7 @@ from toolbus_toolkits.files.reached import ReachedFiles, failure
 from toolbus_toolkits.files.ripgrep import Ripgrep, running_ripgrep
 from toolbus_toolkits.files.text import MAX_LINE_CHARS, MAX_SHOWN_CHARS, NotText, read_text
 
-__all__ = ["Answer", "Output", "Question", "Search", "SecretCounts", "ended_early"]
+__all__ = ["MAX_COUNTS", "Answer", "Output", "Question", "Search", "SecretCounts", "ended_early"]
 
 Output: TypeAlias = Literal["files", "content", "count"]
 
@@ -47,8 +48,6 @@ _INDEX_PART = 0.75
 """Of the time; in the rest, what was found is read."""
 _COUNT_S = 5.0
 """How long a count of files that may hold secrets is cached."""
-_MAX_COUNTS = 64
-"""Of folders, with what is searched there."""
 _MAX_DECODED_BYTES = 16 * 1024 * 1024
 """A larger file that is not UTF-8 is searched as it is: each is held in memory, and copied. Smaller
 ones are read together up to this size."""
@@ -155,28 +154,12 @@ class Answer:
     note: str = ""
 
 
-class SecretCounts:
-    """How many files of a tree may hold secrets, cached for some seconds.
-
-    To count them costs a walk over the tree, a third of a search; and searches come in bursts.
-    """
-
-    def __init__(self) -> None:
-        self._counts: OrderedDict[tuple[str, FileFilter], tuple[float, int]] = OrderedDict()
-
-    def get(self, place: tuple[str, FileFilter]) -> int | None:
-        """Return the count of a folder, by its path and what is searched there; None if unknown."""
-        if place not in self._counts:
-            return None
-        counted_at, count = self._counts[place]
-        return count if time.monotonic() - counted_at < _COUNT_S else None
-
-    def put(self, place: tuple[str, FileFilter], count: int) -> None:
-        """Store a count; of too many the oldest is dropped."""
-        self._counts[place] = (time.monotonic(), count)
-        self._counts.move_to_end(place)
-        if len(self._counts) > _MAX_COUNTS:
-            self._counts.popitem(last=False)
+SecretCounts: TypeAlias = LastUsed[tuple[str, FileFilter], tuple[float, int]]
+"""When files that may hold secrets were counted, and how many there are: by the path of the folder
+and what is searched there. To count them costs a walk over the tree, a third of a search; and
+searches come in bursts."""
+MAX_COUNTS = 64
+"""Of `SecretCounts`."""
 
 
 class Search:
@@ -287,11 +270,10 @@ class Search:
     async def _count_secrets(self, arguments: list[str], seconds: float) -> bool:
         answer = self._answer
         place = (self._folder.path, self._which)
-        known = self._counts.get(place)
-        if known is not None:
-            answer.left_out = known
+        counted_at, count = self._counts.get(place, (-inf, 0))
+        if time.monotonic() - counted_at < _COUNT_S:
+            answer.left_out = count
             return True
-
         # Through open folders: what rg lists may be outside, while a folder is swapped for a link.
         found = NewestFiles(
             self._folder, 0, lambda names: [n for n in names if self._secrets.has(n)]
@@ -299,7 +281,7 @@ class Search:
         is_in_time = await indexed(self._folder, arguments, found.add, seconds)
         answer.left_out = found.total
         if is_in_time:
-            self._counts.put(place, answer.left_out)
+            self._counts[place] = (time.monotonic(), found.total)
         return is_in_time
 
     def _add(self, names: list[bytes]) -> bool:

@@ -250,9 +250,9 @@ class TransferTools:
                 self._files.seen.add(context, location.path, Seen.whole(version))
 
             source = OpenedFile(location.open_file(), partial(self._files.failing, path), note)
-            return FileChunk.from_source(
-                source, one_line(location.name), _media_type(location.name)
-            )
+            kind, encoding = mimetypes.guess_type(location.name)
+            media_type = {None: kind, "gzip": "application/gzip"}.get(encoding)
+            return FileChunk.from_source(source, one_line(location.name), media_type)
 
     async def _put(
         self,
@@ -378,9 +378,3 @@ async def _received(
             context.enter()
         await FILE_THREADS.finish(upload.discard)
         raise
-
-
-def _media_type(name: str) -> str | None:
-    """Return the media type of the bytes of a file, by its name; None if that tells nothing."""
-    kind, encoding = mimetypes.guess_type(name)
-    return {None: kind, "gzip": "application/gzip"}.get(encoding)

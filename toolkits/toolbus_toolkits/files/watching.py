@@ -593,14 +593,15 @@ class Watch:
                     self._changes.announce(notice)
                     notice = None
                     self._on_change()
-                left_s = None
+                left_ms = None
                 if first is not None:
-                    left_s = min(latest + _QUIET_S, first + _LATEST_S) - time.monotonic()
-                    if left_s <= 0:
+                    ends_at = min(latest + _QUIET_S, first + _LATEST_S)
+                    left_ms = 1000 * (ends_at - time.monotonic())
+                    if left_ms <= 0:
                         first = None
                         self._on_change()
                         continue
-                poll.poll(None if left_s is None else left_s * 1000)
+                poll.poll(left_ms)
             events = tree.inotify.read()
             if not events and not tree.to_scan:
                 continue
