@@ -51,7 +51,7 @@ class CredentialName(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> CredentialName:
         """Read `org/tool/key`. Raises `ValueError` for any other text."""
-        parts = text.split("/") if len(text) <= 3 * 64 + 2 else []
+        parts = text.split("/", 3)
         if len(parts) != 3 or not all(map(_PART.fullmatch, parts)):
             raise ValueError(
                 f"{text[:64]!r} is not the name of a credential: write org/tool/key, each part of "

@@ -92,16 +92,13 @@ class CredentialResolver:
                     f"the credential {name} may not go to the {kind} {place[:255]!r}: set it again "
                     f"with `toolbus credential set {name} --{kind} ...`"
                 )
-            self._remember(name, found.value)
+            if found.value not in self._names:
+                self._names |= dict.fromkeys(forms_of(found.value), f"[credential {name}]")
+                # The longest first, and a tuple: other threads read it meanwhile.
+                self._forms = tuple(sorted(self._names, key=len, reverse=True))
             return found.value
 
         return REFERENCE.sub(value_of, text)
-
-    def _remember(self, name: CredentialName, value: str) -> None:
-        if value not in self._names:
-            self._names |= dict.fromkeys(forms_of(value), f"[credential {name}]")
-            # The longest first, and a tuple: other threads read it meanwhile.
-            self._forms = tuple(sorted(self._names, key=len, reverse=True))
 
 
 class RedactingFilter(logging.Filter):

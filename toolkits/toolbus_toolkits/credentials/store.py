@@ -232,6 +232,7 @@ class CredentialStore:
         return self._place
 
     def _not_found(self, name: CredentialName) -> CredentialNotFound:
-        near = get_close_matches(str(name), [str(info.name) for info in self.list()], n=1)
-        step = f"did you mean {near[0]}?" if near else f"`toolbus credential set {name}` stores it"
+        step = f"`toolbus credential set {name}` stores it"
+        if near := get_close_matches(str(name), [str(info.name) for info in self.list()], n=1):
+            step = f"did you mean {near[0]}?"
         return CredentialNotFound(f"there is no credential {name}: {step}")

@@ -202,18 +202,18 @@ def _redirected(request: httpx2.Request, response: httpx2.Response) -> httpx2.Re
 def _request_to(
     url: httpx2.URL, request: httpx2.Request, method: str, *, same_origin: bool
 ) -> httpx2.Request:
-    dropped = frozenset() if method == request.method else _BODY_HEADERS
+    dropped = _BODY_HEADERS
+    body = None
+    if method == request.method:
+        dropped = frozenset()
+        if same_origin and _is_replayable(request):
+            body = request.stream
     headers = [
         (name, value)
         for name, value in request.headers.multi_items()
         if name not in dropped and (same_origin or name in _PLAIN_HEADERS)
     ]
-    body = request.stream if method == request.method and same_origin else None
-    if isinstance(body, httpx2.ByteStream):
-        return httpx2.Request(
-            method, url, headers=headers, stream=body, extensions=request.extensions
-        )
-    return httpx2.Request(method, url, headers=headers, extensions=request.extensions)
+    return httpx2.Request(method, url, headers=headers, stream=body, extensions=request.extensions)
 
 
 def _origin(url: httpx2.URL) -> tuple[str, str, int | None]:

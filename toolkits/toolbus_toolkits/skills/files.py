@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-__all__ = ["UnreadableFile", "inside", "read_bytes", "text_of"]
+__all__ = ["UnreadableFile", "inside", "read_bytes", "text_of", "why_unreadable"]
 
 # A FIFO does not block, and the last part of a path is not a link.
 _FLAGS = (
@@ -34,7 +34,7 @@ def inside(path: Path, folder: Path) -> Path:
     try:
         real = path.resolve(strict=True)
     except (OSError, RuntimeError, ValueError) as error:  # links in a circle, a NUL
-        raise UnreadableFile(_why(error)) from None
+        raise UnreadableFile(why_unreadable(error)) from None
     if not real.is_relative_to(folder):
         raise UnreadableFile("is a link that leaves its folder")
     return real
@@ -54,7 +54,7 @@ def read_bytes(path: Path, max_bytes: int) -> tuple[bytes, os.stat_result]:
         finally:
             os.close(descriptor)
     except (OSError, ValueError) as error:
-        raise UnreadableFile(_why(error)) from None
+        raise UnreadableFile(why_unreadable(error)) from None
     return content, facts
 
 
@@ -76,6 +76,6 @@ def text_of(content: bytes, *, cut: bool = False) -> str:
     return text
 
 
-def _why(error: Exception) -> str:
-    reason = error.strerror if isinstance(error, OSError) else None
-    return f"cannot be read: {reason or type(error).__name__}"
+def why_unreadable(error: Exception) -> str:
+    """Return why a file or folder is not read, to follow its path."""
+    return f"cannot be read: {getattr(error, 'strerror', None) or type(error).__name__}"

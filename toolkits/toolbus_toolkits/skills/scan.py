@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from toolbus_toolkits.skills.files import UnreadableFile, inside, read_bytes
+from toolbus_toolkits.skills.files import UnreadableFile, inside, read_bytes, why_unreadable
 from toolbus_toolkits.skills.skill import (
     MAX_SKILL_BYTES,
     SKILL_FILE,
@@ -78,7 +78,7 @@ class SkillScanner:
         except FileNotFoundError:
             return []
         except (OSError, RuntimeError, ValueError) as error:
-            return [SkippedSkill(self._source.path, f"cannot be read: {_reason(error)}")]
+            return [SkippedSkill(self._source.path, why_unreadable(error))]
         found: list[Skill | SkippedSkill] = []
         for candidate in self._candidates(str(root)):
             if isinstance(candidate, SkippedSkill):
@@ -130,7 +130,7 @@ class SkillScanner:
         except FileNotFoundError:
             return
         except OSError as error:
-            yield SkippedSkill(Path(path), f"cannot be read: {_reason(error)}")
+            yield SkippedSkill(Path(path), why_unreadable(error))
             return
         for folder, is_link in found:
             try:
@@ -190,7 +190,3 @@ def _is_searched(entry: os.DirEntry[str]) -> bool:
         return entry.is_symlink() or entry.is_dir(follow_symlinks=False)
     except OSError:
         return False
-
-
-def _reason(error: Exception) -> str:
-    return getattr(error, "strerror", None) or type(error).__name__

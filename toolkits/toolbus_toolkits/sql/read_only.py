@@ -101,7 +101,15 @@ def guarded_connection(
     """
     guard = _Guard(limits.time_s, stopped)
     try:
-        with closing(_open(database)) as connection:
+        connection = sqlite3.connect(
+            # `as_uri` escapes the file's name, so that no name can add a URI parameter.
+            f"{database.absolute().as_uri()}?mode=ro",
+            uri=True,
+            timeout=_LOCK_WAIT_S,
+            isolation_level=None,
+            cached_statements=0,
+        )
+        with closing(connection):
             connection.set_progress_handler(guard.must_stop, _OPCODES_BETWEEN_CHECKS)
             _restrict(connection, limits)
             _connect_virtual_tables(connection)
@@ -159,17 +167,6 @@ class _Guard:
             message = f"{message}; {_HINTS[primary]}"
         retryable = primary in ("SQLITE_BUSY", "SQLITE_LOCKED")
         return ToolFailed(message, retryable=retryable, details={"sqlite": code})
-
-
-def _open(database: Path) -> sqlite3.Connection:
-    # `as_uri` escapes the file's name, so that no name can add a URI parameter.
-    return sqlite3.connect(
-        f"{database.absolute().as_uri()}?mode=ro",
-        uri=True,
-        timeout=_LOCK_WAIT_S,
-        isolation_level=None,
-        cached_statements=0,
-    )
 
 
 def _restrict(connection: sqlite3.Connection, limits: ReadLimits) -> None:
