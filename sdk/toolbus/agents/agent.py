@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
-from types import TracebackType, UnionType
+from types import UnionType
 from typing import TYPE_CHECKING, Any, Never, Self, cast
 
 from opentelemetry import trace
@@ -267,15 +267,10 @@ class Agent:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *raised: Any) -> None:
         stack, self._hosting = self._hosting, None
         if stack is not None:
-            await stack.__aexit__(kind, error, traceback)
+            await stack.__aexit__(*raised)
 
     async def start(self, room: RoomClient | None) -> None:
         """Start what lives as long as the agent, without hosting it.

@@ -9,7 +9,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
 from toolbus.bounded_logging import bounded_logger
@@ -248,12 +247,7 @@ class SqliteStateStore:
         await self._threads.run(self._file.connection)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def load(self, key: str) -> str | None:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from toolbus.errors import Executed, RoomException
@@ -187,12 +186,7 @@ class Recording:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, *_: object) -> None:
         self.end(error)
 
 

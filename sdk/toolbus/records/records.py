@@ -6,7 +6,6 @@ import os
 from collections import deque
 from collections.abc import Mapping
 from datetime import datetime
-from types import TracebackType
 from typing import Any, Protocol, Self
 
 from toolbus.bounded_logging import bounded_logger
@@ -204,10 +203,5 @@ class Records:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -21,7 +21,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import Token
-from types import TracebackType
 
 from opentelemetry import context as otel_context
 from opentelemetry import trace
@@ -201,12 +200,7 @@ class HostCall:
     def __enter__(self) -> None:
         self._token = otel_context.attach(self._context)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         # A coroutine that is destroyed unfinished ends in another context, which stays as it is.
         if self._token is not None and otel_context.get_current() is self._context:
             otel_context.detach(self._token)
@@ -253,14 +247,9 @@ class _RecordedHostCall(HostCall):
         self._context = below(self._inner)
         super().__enter__()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._inner_end_ns = time.time_ns()
-        super().__exit__(kind, error, traceback)
+        super().__exit__()
 
     def end(self, error: RoomException | None = None, *, executed: Executed | None = None) -> None:
         if self._inner is not None and self._inner.is_recording():

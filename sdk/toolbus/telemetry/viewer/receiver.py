@@ -15,7 +15,6 @@ import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from toolbus.telemetry.viewer.trace_tree import SpanRecord
@@ -215,12 +214,7 @@ class SpanReceiver:
         self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._server is None or self._serving is None:
             return
         self._server.should_exit = True
