@@ -99,7 +99,10 @@ def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Pl
         {"id": result.id, "tool": result.tool, "state": result.state, "text": result.for_model()}
         for result in paired(asked, results)
     ]
-    return [dict(reply), {"role": "results", "results": answers}] if asked else [dict(reply)]
+    made = [dict(reply)]
+    if answers:
+        made.append({"role": "results", "results": answers})
+    return made
 
 
 def collect(events: Iterable[Mapping[str, Any]]) -> Plain:

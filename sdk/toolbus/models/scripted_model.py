@@ -17,7 +17,7 @@ import json
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from toolbus.models import scripted
 from toolbus.models.adapter import Adapter, Plain
@@ -27,11 +27,6 @@ __all__ = ["ScriptedModel"]
 
 _MAX_BYTES = 16 * 1024 * 1024
 _PIECE_CHARS = 16
-
-
-class _Written(NamedTuple):
-    text: str
-    uses: list[Plain]
 
 
 class ScriptedModel:
@@ -46,22 +41,17 @@ class ScriptedModel:
     Raises `ValueError` for a file that cannot be read, and for a mistake in it, with path and line.
     """
 
+    adapter: Adapter = scripted
+    """The words of scripted models."""
+
     def __init__(self, path: str | PathLike[str]) -> None:
         self._path = Path(path)
+        self.name: str = f"scripted:{self._path}"
+        """The name that `open_model` was given."""
         self._replies = list(_read(self._path))
 
     def __repr__(self) -> str:
         return f"<model {self.name}>"
-
-    @property
-    def name(self) -> str:
-        """The name that `open_model` was given."""
-        return f"scripted:{self._path}"
-
-    @property
-    def adapter(self) -> Adapter:
-        """The words of scripted models."""
-        return scripted
 
     async def reply(self, request: Mapping[str, Any]) -> Plain:
         """Return the next reply. Raises `ModelError` when there is none left."""
@@ -73,8 +63,8 @@ class ScriptedModel:
             )
         written = self._replies[number]
         # The ids differ within a conversation, and are the same each time.
-        uses = [{"id": f"use-{number + 1}-{n}"} | use for n, use in enumerate(written.uses, 1)]
-        return {"role": "model", "text": written.text, "uses": uses}
+        uses = [{"id": f"use-{number + 1}-{n}"} | use for n, use in enumerate(written["uses"], 1)]
+        return {"role": "model", "text": written["text"], "uses": uses}
 
     async def stream(self, request: Mapping[str, Any]) -> AsyncGenerator[Plain, None]:
         """Yield the next reply in pieces. Raises `ModelError` when there is none left."""
@@ -88,7 +78,8 @@ class ScriptedModel:
         """Do nothing: there is no connection."""
 
 
-def _read(path: Path) -> Iterator[_Written]:
+def _read(path: Path) -> Iterator[Plain]:
+    """Yield text and uses of each reply."""
     try:
         with path.open("rb") as file:
             data = file.read(_MAX_BYTES + 1)
@@ -105,12 +96,13 @@ def _read(path: Path) -> Iterator[_Written]:
         if line.strip() and not line.lstrip().startswith("#"):
             try:
                 yield _reply_of(line)
-            except (ValueError, RecursionError) as error:
-                reason = "it is nested too deeply" if isinstance(error, RecursionError) else error
-                raise ValueError(f"{path}:{number}: {reason}") from None
+            except RecursionError:
+                raise ValueError(f"{path}:{number}: it is nested too deeply") from None
+            except ValueError as error:
+                raise ValueError(f"{path}:{number}: {error}") from None
 
 
-def _reply_of(line: str) -> _Written:
+def _reply_of(line: str) -> Plain:
     try:
         reply = json.loads(line)
     except json.JSONDecodeError as error:
@@ -126,9 +118,8 @@ def _reply_of(line: str) -> _Written:
         _check_keys(use, "a use", {"name", "arguments"})
         if not isinstance(use.get("name"), str) or not use["name"]:
             raise ValueError("a use needs the name of a tool")
-    return _Written(
-        text, [{"name": use["name"], "arguments": use.get("arguments", {})} for use in uses]
-    )
+    made = [{"name": use["name"], "arguments": use.get("arguments", {})} for use in uses]
+    return {"text": text, "uses": made}
 
 
 def _check_keys(value: Any, what: str, known: set[str]) -> None:
