@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -39,11 +39,11 @@ class _Api:
 
 
 _OPENAI = (("OPENAI_API_KEY",), "OPENAI_BASE_URL", "api.openai.com")
+_RESPONSES = _Api("openai", "openai_responses", "openai_client:ResponsesClient", *_OPENAI)
 _APIS = {
+    "openai": _RESPONSES,
     "openai-chat": _Api("openai", "openai_chat", "openai_client:ChatClient", *_OPENAI),
-    "openai-responses": _Api(
-        "openai", "openai_responses", "openai_client:ResponsesClient", *_OPENAI
-    ),
+    "openai-responses": _RESPONSES,
     "anthropic": _Api(
         "anthropic",
         "anthropic",
@@ -121,7 +121,7 @@ def open_model(
     given = None if api_key is None else SecretStr(api_key)
     del api_key
     prefix, _, model = name.partition(":")
-    if prefix not in {"openai", "scripted", *_APIS} or not model.strip():
+    if prefix not in {"scripted", *_APIS} or not model.strip():
         raise ValueError(f"{name[:80]!r} is not the name of a model: write {_NAMES}")
     if prefix == "scripted":
         if base_url is not None or given is not None or options:
@@ -132,11 +132,15 @@ def open_model(
         raise ValueError(f"timeout_s must be a number of seconds above 0, not {timeout_s}")
     if max_retries < 0:
         raise ValueError(f"max_retries must be 0 or more, not {max_retries}")
-    api = _APIS["openai-responses" if prefix == "openai" else prefix]
-    address = os.environ.get(api.address) or None if base_url is None else base_url
-    host = api.host if address is None else _host_of(address)
-    if prefix == "openai" and address is not None:
-        api = _APIS["openai-chat"]
+    api = _APIS[prefix]
+    address = base_url
+    if address is None:
+        address = os.environ.get(api.address) or None
+    host = api.host
+    if address is not None:
+        host = _host_of(address)
+        if prefix == "openai":
+            api = _APIS["openai-chat"]
     client = _client_class(api)
     further = dict(options or {})
     if unknown := [option for option in further if option not in client.OPTIONS - _NOT_OPTIONS]:
@@ -188,7 +192,7 @@ def _key(api: _Api, given: SecretStr | None, host: str, address: str | None) -> 
     # Anybody on the way reads what goes over HTTP: a stored key is not sent so.
     stores = () if address is not None and _is_readable(address) else entry_points(group=_STORES)
     try:
-        key = _find_key(given, api.provider, api.keys, host, stores)
+        key = _find_key(api, given, host, stores)
     except RoomException as error:  # of a store
         key = None
         reason = f" ({error.message})"
@@ -208,24 +212,21 @@ def _is_readable(address: str) -> bool:
 
 
 def _find_key(
-    given: SecretStr | None,
-    provider: str,
-    variables: Sequence[str],
-    host: str,
-    stores: Iterable[EntryPoint],
+    api: _Api, given: SecretStr | None, host: str, stores: Iterable[EntryPoint]
 ) -> SecretStr | None:
     """Return the key for a provider at a host; None if there is none at all.
 
     Raises `ValueError` for a key that cannot be sent, without the key.
     """
     # A key is never a text in a local variable: frames of tracebacks are shown with them.
-    places = [("api_key", given)] if given is not None else []
-    places += [(name, SecretStr(os.environ[name])) for name in variables if os.environ.get(name)]
+    places = [(name, SecretStr(os.environ[name])) for name in api.keys if os.environ.get(name)]
+    if given is not None:
+        places = [("api_key", given)]
     if not places:
         for entry in stores:
             stored: Callable[[str, str], str | None] = entry.load()
-            if key := SecretStr(stored(provider, host) or ""):
-                places.append((f"the stored key of {provider}", key))
+            if key := SecretStr(stored(api.provider, host) or ""):
+                places.append((f"the stored key of {api.provider}", key))
     for place, key in places:
         if not _is_usable(key):
             raise ValueError(
