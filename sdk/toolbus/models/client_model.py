@@ -72,9 +72,11 @@ class ClientModel:
         max_retries: int,
         host: str,
     ) -> None:
-        self._name = name
+        self.name: str = name
+        """The name that `open_model` was given."""
+        self.adapter: Adapter = adapter
+        """The words of the API."""
         self._host = host
-        self._adapter = adapter
         self._make_client = make_client
         self._redact = redact
         self._timeout_s = timeout_s
@@ -82,29 +84,19 @@ class ClientModel:
         self._clients: dict[asyncio.AbstractEventLoop, ProviderClient] = {}
 
     def __repr__(self) -> str:
-        return f"<model {self._name}>"
-
-    @property
-    def name(self) -> str:
-        """The name that `open_model` was given."""
-        return self._name
+        return f"<model {self.name}>"
 
     @property
     def identity(self) -> str:
         """Name and host: thoughts are read by no other model, and by no other server."""
-        return f"{self._name} at {self._host}"
-
-    @property
-    def adapter(self) -> Adapter:
-        """The words of the API."""
-        return self._adapter
+        return f"{self.name} at {self._host}"
 
     async def reply(self, request: Mapping[str, Any]) -> Plain:
         """Ask the model and return the whole response. Raises `ModelError`."""
         client = self._client()
         reply = await self._retried(lambda: client.reply(request), self._max_retries)
         if not isinstance(reply, dict) or not client.is_reply(reply):
-            raise _unusable_reply(reply, self._name, self._redact)
+            raise _unusable_reply(reply, self.name, self._redact)
         return reply
 
     def stream(self, request: Mapping[str, Any]) -> AsyncGenerator[Plain, None]:
@@ -144,8 +136,8 @@ class ClientModel:
             return first, events
         await events.aclose()
         if first is None:
-            raise ModelError(f"{self._name} sent an empty reply", retryable=True)
-        raise _unusable_reply(first, self._name, self._redact)
+            raise ModelError(f"{self.name} sent an empty reply", retryable=True)
+        raise _unusable_reply(first, self.name, self._redact)
 
     async def aclose(self) -> None:
         """Close the connections of this event loop. The model can be used again after that."""
@@ -165,7 +157,7 @@ class ClientModel:
                 reason = one_line(self._redact(f"{type(error).__name__}: {error}"), 1_000)
             # Outside of `except`, as in `_retried`.
             if loop not in self._clients:
-                raise ModelError(f"the client for {self._name} cannot be made: {reason}")
+                raise ModelError(f"the client for {self.name} cannot be made: {reason}")
         return self._clients[loop]
 
     async def _retried(self, ask: Callable[[], Awaitable[_Answer]], max_retries: int) -> _Answer:
@@ -211,17 +203,17 @@ class ClientModel:
         else:
             if isinstance(event, dict):
                 return event
-            failure = _unusable_reply(event, self._name, self._redact)
+            failure = _unusable_reply(event, self.name, self._redact)
         raise failure
 
     def _failure(self, error: Exception, limit: asyncio.Timeout) -> ModelError:
         if limit.expired():
             return ModelError(
-                f"{self._name} did not answer within {self._timeout_s:g} s", retryable=True
+                f"{self.name} did not answer within {self._timeout_s:g} s", retryable=True
             )
         if isinstance(error, ModelError):
             return error
-        return _model_error(error, self._name, self._redact)
+        return _model_error(error, self.name, self._redact)
 
 
 def _without_frames(error: asyncio.CancelledError) -> asyncio.CancelledError:
@@ -242,8 +234,10 @@ def _model_error(error: Exception, provider: str, redact: Callable[[str], str]) 
     status = _status(error)
     headers = as_object(getattr(getattr(error, "response", None), "headers", None))
     body = getattr(error, "body", None) or getattr(error, "details", None)
-    if status is None and (transport := _transport_error(error)) is not None:
-        return _transport_failure(transport, provider, redact)
+    if status is None:
+        for found in (error, error.__cause__):  # openai and anthropic chain the error of HTTP
+            if isinstance(found, httpx2.HTTPError | httpx2.StreamError):
+                return _transport_failure(found, provider, redact)
     if status is None and body is None:
         what = "sent what is no reply"
         if isinstance(error, TypeError):
@@ -255,7 +249,7 @@ def _model_error(error: Exception, provider: str, redact: Callable[[str], str]) 
         place = headers.get("location", "elsewhere")
         text = error_text(f"{provider} answered {status}, {words}: ", place, redact)
         return ModelError(text, status=status)
-    before = f"{provider} answered {status}: " if status else f"{provider} answered with an error: "
+    before = f"{provider} answered {status or 'with an error'}: "
     failure = api_error(body, before, str(error), redact=redact, status=status, headers=headers)
     failure.retry_after_s = next(_asked_pauses(headers), failure.retry_after_s)
     return failure
@@ -274,25 +268,18 @@ def _transport_failure(
         return api_error(transport.body, f"{provider} {what}: ", redact=redact)
     failure = str(transport) or type(transport).__name__
     if isinstance(transport, TooLongReplyError):
-        return ModelError(error_text(f"{provider} sent what is no reply: ", failure, redact))
-    is_away = isinstance(transport, httpx2.ConnectError | httpx2.ConnectTimeout)
-    what = "cannot be reached" if is_away else "broke off"
+        return _unusable_reply(failure, provider, redact)
+    what = "broke off"
+    if isinstance(transport, httpx2.ConnectError | httpx2.ConnectTimeout):
+        what = "cannot be reached"
     return ModelError(error_text(f"{provider} {what}: ", failure, redact), retryable=True)
 
 
 def _status(error: Exception) -> int | None:
     for name in ("status_code", "code"):  # of openai and anthropic; of google-genai
         status = getattr(error, name, None)
-        if isinstance(status, int):
-            return status if status >= 300 else None  # 200: an error inside of a stream
-    return None
-
-
-def _transport_error(error: BaseException) -> BaseException | None:
-    """Return the error of HTTP below, if there is one: openai and anthropic chain it."""
-    for found in (error, error.__cause__):
-        if isinstance(found, httpx2.HTTPError | httpx2.StreamError):
-            return found
+        if isinstance(status, int) and status >= 300:  # 200: an error inside of a stream
+            return status
     return None
 
 
