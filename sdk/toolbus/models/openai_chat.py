@@ -87,6 +87,8 @@ _MAX_CALLS = 128
 (openai/openai-dotnet#317)."""
 _LONG_NAME_CHARS = 1_000
 """No tool has so long a name; joining its pieces further would take longer with each of them."""
+_CALLS = {"function": "arguments", "custom": "input"}
+"""The fields of a call with what is called, and in each the one with what the tool gets."""
 _CALL_FIELDS = frozenset({"tool_calls", "function_call"})
 _READ_ANEW = _CALL_FIELDS | {"audio", "parsed"}
 """Fields of a reply's message that do not go back as they are. `parsed` is made by the client."""
@@ -117,25 +119,18 @@ def definitions(turn: Turn) -> list[Plain]:
 
 def request(turn: Turn, conversation: Conversation, instructions: str = "") -> Plain:
     """Return `messages`, and `tools` where there are any; see `Adapter`."""
-    system = system_text(turn, instructions)
-    made: Plain = {"messages": _sent_messages(checked_conversation(conversation))}
-    if system:
+    # Some servers refuse empty messages of the model.
+    sent = (
+        message
+        for message in checked_conversation(conversation)
+        if message.get("role") != "assistant" or _has_content(message)
+    )
+    made: Plain = {"messages": alternating(sent, {"role": "assistant", "content": FILLER})}
+    if system := system_text(turn, instructions):
         made["messages"].insert(0, {"role": "system", "content": system})
     if tools := definitions(turn):
         made["tools"] = tools
     return made
-
-
-def _sent_messages(messages: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return messages without empty ones of the model, which some servers refuse."""
-    return alternating(
-        (
-            message
-            for message in messages
-            if message.get("role") != "assistant" or _has_content(message)
-        ),
-        {"role": "assistant", "content": FILLER},
-    )
 
 
 def _has_content(message: Mapping[str, Any]) -> bool:
@@ -293,13 +288,15 @@ def _read(reply: Mapping[str, Any]) -> tuple[Plain, list[ToolUse]]:
     asked: list[ToolUse] = []
     sent: list[Plain] = []
     for call, call_id in zip(calls, ids, strict=True):
-        is_custom = isinstance(call.get("custom"), dict) and not call.get("function")
-        kind, field = ("custom", "input") if is_custom else ("function", "arguments")
+        kind = "function"
+        if isinstance(call.get("custom"), dict) and not call.get("function"):
+            kind = "custom"
+        field = _CALLS[kind]
         called = as_object(call.get(kind))
         use = call_use(call_id, called.get("name"), called.get(field), cut)
         asked.append(use)
-        back = str(use.arguments or "") if is_custom else sent_arguments(use.arguments)
-        called = {**called, "name": sent_name(called.get("name")), field: back}
+        written = sent_arguments(use.arguments, field)
+        called = {**called, "name": sent_name(called.get("name")), field: written}
         rest = {name: value for name, value in call.items() if value is not None}
         sent.append({**rest, "id": call_id, "type": kind, kind: called})
     return _sent_message(message, sent), settled_uses(asked)
@@ -336,9 +333,8 @@ def _sent_message(message: Plain, calls: list[Plain]) -> Plain:
 
 def _text_of_message(message: Mapping[str, Any]) -> str:
     content = message.get("content")
-    parts = content if isinstance(content, list) else [content]
-    texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
-    return "".join(piece for piece in (*texts, message.get("refusal")) if isinstance(piece, str))
+    texts = [as_text(as_object(part).get("text")) or as_text(part) for part in as_list(content)]
+    return "".join((as_text(content), *texts, as_text(message.get("refusal"))))
 
 
 # Streams
@@ -554,7 +550,7 @@ class _Calls:
             return self._by_index.get(index)
         if call_id:
             return self._by_id.get(call_id)
-        return self.found[-1] if self.found else None
+        return next(reversed(self.found), None)
 
     def _continued(self, index: int | str | None, call_id: str) -> _Call | None:
         """Return the call that a piece without a name belongs to; None if that is not certain."""
@@ -566,7 +562,7 @@ class _Calls:
             return known if known.index == index else None  # several calls have this index
         if known is not None:
             return known
-        latest = self.found[-1] if self.found else None
+        latest = next(reversed(self.found), None)
         if latest is None or not (index is None or latest.index is None):
             return None
         # Where calls have an index, one that is missing may be that of any of them.

@@ -40,7 +40,7 @@ from toolbus.models.call_arguments import (
 )
 from toolbus.models.endings import Ending
 from toolbus.models.model_error import ModelError
-from toolbus.models.reply_values import as_object, as_text
+from toolbus.models.reply_values import as_list, as_object
 from toolbus.models.results import data_url, media_type, paired, result_parts, user_parts, within
 from toolbus.models.shared_parts import (
     MAX_OPENAI_FILE_BYTES,
@@ -88,15 +88,15 @@ _OF_ANY_MODEL = frozenset({"message", *_CALLS, *(f"{kind}_output" for kind in _C
 """Items that each model takes. Others are reasoning, or of tools that the provider runs itself."""
 _NOT_WHOLE = ("incomplete", "in_progress")
 _ENDED = ("response.completed", "response.incomplete")
-_PIECES = {
-    "response.function_call_arguments": "arguments",
-    "response.custom_tool_call_input": "input",
-    "response.output_text": "text",
-    "response.refusal": "refusal",
+_MESSAGE = {"type": "message", "role": "assistant", "content": []}
+_PIECES: Mapping[str, tuple[str, Plain]] = {
+    "response.function_call_arguments": ("arguments", {"type": "function_call"}),
+    "response.custom_tool_call_input": ("input", {"type": "custom_tool_call"}),
+    "response.output_text": ("text", _MESSAGE),
+    "response.refusal": ("refusal", _MESSAGE),
 }
-"""Events that have pieces of an item, and the field in which the last one has the whole."""
-_TEXTS = {"output_text": "text", "refusal": "refusal"}
-_TEXT_EVENTS = ("response.output_text.delta", "response.refusal.delta")
+"""Events that have pieces of an item: the field in which the last one has the whole, and the item
+of a piece that came without one."""
 _NOT_INPUT = frozenset({"created_by", "parsed", "parsed_arguments"})
 _NULLABLE = frozenset({"result", "code", "outputs", "keys"})
 """Fields that have to be there, null too: of generated images, of the code interpreter and of the
@@ -269,15 +269,15 @@ def _read(reply: Mapping[str, Any]) -> list[tuple[Plain, ToolUse | None]]:
     for item in items:
         back = _sent_item(item)
         if field := _CALLS.get(str(item.get("type"))):
-            is_cut = checked.get("status") == "incomplete" or item.get("status") in _NOT_WHOLE
-            cut = "incomplete" if is_cut else ""
+            cut = ""
+            if checked.get("status") == "incomplete" or item.get("status") in _NOT_WHOLE:
+                cut = "incomplete"
             use = call_use(next(ids), item.get("name"), item.get(field), cut)
             if item.get("status") == "incomplete":
                 # The server says so of this very call: it may have closed the JSON itself.
                 use = replace(use, invalid=cut_words(cut))
             asked.append(use)
-            given = use.arguments
-            written = sent_arguments(given) if field == "arguments" else str(given or "")
+            written = sent_arguments(use.arguments, field)
             back |= {"call_id": use.id, "name": sent_name(item.get("name")), field: written}
         sent.append(back)
     uses = iter(settled_uses(asked))
@@ -291,20 +291,21 @@ def _is_only_named(item: Plain, reply: Plain) -> bool:
 
 
 def _sent_item(item: Plain) -> Plain:
-    sent = _input_fields(item)
+    sent: Plain = _input_fields(item)
     for name in _WITH_PARTS:
         if isinstance(sent.get(name), list):
-            sent[name] = [
-                _input_fields(part) if isinstance(part, dict) else part for part in sent[name]
-            ]
-        elif isinstance(sent.get(name), dict):
+            sent[name] = [*map(_input_fields, sent[name])]
+        elif name in sent:
             sent[name] = _input_fields(sent[name])
     if item.get("type") == "reasoning":
         sent.pop("status", None)
     return sent
 
 
-def _input_fields(value: Plain) -> Plain:
+def _input_fields(value: Any) -> Any:
+    """Return an object without the fields that the API gives and does not take."""
+    if not isinstance(value, dict):
+        return value
     return {
         name: field
         for name, field in value.items()
@@ -317,10 +318,16 @@ def _texts_of(item: Plain) -> list[str]:
     if item.get("type", "message") != "message":
         return []
     content = item.get("content")
-    parts = content if isinstance(content, list) else [{"type": "output_text", "text": content}]
-    fields = [(part, _TEXTS.get(str(part.get("type")))) for part in parts if isinstance(part, dict)]
-    texts = [part.get(field) for part, field in fields if field]
-    return [piece for piece in texts if isinstance(piece, str)]
+    if isinstance(content, str):
+        return [content]
+    texts: list[str] = []
+    for part in as_list(content):
+        match part:
+            case {"type": "output_text", "text": str(text)}:
+                texts.append(text)
+            case {"type": "refusal", "refusal": str(text)}:
+                texts.append(text)
+    return texts
 
 
 # Streams
@@ -328,8 +335,10 @@ def _texts_of(item: Plain) -> list[str]:
 
 def text_of(event: Mapping[str, Any]) -> str:
     """Return the text, or refusal, that an event adds to a message; see `Adapter`."""
-    is_text = as_object(event).get("type") in _TEXT_EVENTS
-    return as_text(event.get("delta")) if is_text else ""
+    match event:
+        case {"type": "response.output_text.delta" | "response.refusal.delta", "delta": str(added)}:
+            return added
+    return ""
 
 
 def collect(events: Iterable[Mapping[str, Any]]) -> Plain:
@@ -438,12 +447,12 @@ class _StreamedItems:
                 streamed.begin(item)
             elif change == "done":
                 streamed.end(item)
-        elif field := _PIECES.get(kind):
-            begun = _item_of(kind)
+        elif kind in _PIECES:
+            field, begun = _PIECES[kind]
             streamed = self._of(event, {"id": event.get("item_id")})
             if streamed is None or streamed.is_other(begun, change):
                 streamed = self._begin(event)
-                streamed.item = begun
+                streamed.item = dict(begun)
             if change == "delta":
                 streamed.pieces.append(event.get("delta"))
             elif change == "done":
@@ -512,10 +521,13 @@ def _with_calls_of(output: list[Any], calls: list[Plain]) -> list[Any]:
         earlier = by_id.get(str(output[place].get("call_id")))
         if earlier is None and len(calls) == len(places):
             earlier = calls[number]
-        completed[place] = _filled(output[place], earlier or {})
+        call = output[place]
+        if earlier and all(call.get(key) == earlier.get(key) for key in ("type", "name")):
+            written = _later(_arguments(earlier), _arguments(call))
+            completed[place] = call | {_CALLS[call["type"]]: written}
     found = {str(_arguments(completed[place])) for place in places}
-    written = [_arguments(call) for call in calls]
-    if not all(is_placeholder(arguments) or str(arguments) in found for arguments in written):
+    begun = [_arguments(call) for call in calls]
+    if not all(is_placeholder(arguments) or str(arguments) in found for arguments in begun):
         # Arguments that no call has any more may be those of a call without any.
         for place in places:
             if is_placeholder(_arguments(completed[place])):
@@ -535,25 +547,9 @@ def _is_call(item: object) -> bool:
     return isinstance(item, dict) and str(item.get("type")) in _CALLS
 
 
-def _filled(call: Plain, earlier: Plain) -> Plain:
-    """Return a call of the last event with the arguments that only earlier events have."""
-    name = _CALLS[call["type"]]
-    if any(call.get(key) != earlier.get(key) for key in ("type", "name")):
-        return call
-    return call | {name: _later(earlier.get(name), call.get(name))}
-
-
 def _ids_of(item: Plain) -> list[str]:
     """Return by what the events of an item name it: some servers change its `id` in each."""
     return [value for name in ("id", "call_id") if isinstance(value := item.get(name), str)]
-
-
-def _item_of(kind: str) -> Plain:
-    """Return the item of a piece that came without one."""
-    if _PIECES[kind] in _TEXTS.values():
-        return {"type": "message", "role": "assistant", "content": []}
-    is_custom = _PIECES[kind] == "input"
-    return {"type": "custom_tool_call" if is_custom else "function_call"}
 
 
 def _later(earlier: Any, later: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from hashlib import sha256
 from math import isfinite
 from typing import Any, NoReturn
@@ -78,14 +79,14 @@ def system_text(turn: Turn, instructions: str) -> str:
 
 def checked_conversation(conversation: Conversation) -> list[Mapping[str, Any]]:
     """Return the messages as a new list. Raises `TypeError` for what is no list of messages."""
-    is_one = isinstance(conversation, str | Mapping)
-    found = [] if is_one else list(conversation)
-    if is_one or not all(isinstance(message, Mapping) for message in found):
-        raise TypeError(
-            "a conversation is a list of messages, such as [adapter.user(text)], not"
-            f" {shown(conversation)}"
-        )
-    return found
+    if not isinstance(conversation, str | Mapping):
+        found = list(conversation)
+        if all(isinstance(message, Mapping) for message in found):
+            return found
+    raise TypeError(
+        "a conversation is a list of messages, such as [adapter.user(text)], not"
+        f" {shown(conversation)}"
+    )
 
 
 def sendable(reply: object) -> Plain:
@@ -114,15 +115,16 @@ def _is_sendable(value: object) -> bool:
 
 def _as_json(value: Any) -> Any:
     """Copy a value as plain JSON."""
-    if isinstance(value, str):
-        return repaired(value)
-    if isinstance(value, float):
-        return value if isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {repaired(str(name)): _as_json(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_as_json(item) for item in value]
-    return value if value is None or isinstance(value, bool | int) else repaired(str(value))
+    match value:
+        case float() if not isfinite(value):
+            return None
+        case None | bool() | int() | float():
+            return value
+        case Mapping():
+            return {repaired(str(name)): _as_json(item) for name, item in value.items()}
+        case list() | tuple():
+            return [_as_json(item) for item in value]
+    return repaired(str(value))
 
 
 def call_ids(given: Iterable[object], reply: Mapping[str, Any]) -> list[str]:
@@ -245,22 +247,25 @@ def checked_reply(reply: object, field: str) -> Plain:
     return {**reply, **sendable({field: reply.get(field)})}
 
 
-def sent_arguments(arguments: Any) -> str:
+def sent_arguments(arguments: Any, field: str) -> str:
     """Return the arguments of a call as they go back: the same text if it is one JSON object.
+
+    So does the `input` of a custom tool, which is no JSON.
 
     OpenAI takes any text. vLLM and llama.cpp read it as JSON, and refuse each further request of
     the conversation if it is broken (vllm-project/vllm#43995, ggml-org/llama.cpp#25510). What is
     no object is kept as text in one: `{"invalid_json": "..."}`.
     """
+    if field == "input":
+        return str(arguments or "")
     if not isinstance(arguments, str):
-        return sent_arguments(json.dumps(arguments, ensure_ascii=False))
+        arguments = json.dumps(arguments, ensure_ascii=False)
     if arguments.strip() in ("", "null"):
         return "{}"
-    try:
-        is_object = isinstance(json.loads(arguments, parse_constant=_refuse_constant), dict)
-    except (ValueError, RecursionError):
-        is_object = False
-    return arguments if is_object else json.dumps({"invalid_json": arguments}, ensure_ascii=False)
+    with suppress(ValueError, RecursionError):
+        if isinstance(json.loads(arguments, parse_constant=_refuse_constant), dict):
+            return str(arguments)
+    return json.dumps({"invalid_json": arguments}, ensure_ascii=False)
 
 
 def _refuse_constant(name: str) -> NoReturn:
