@@ -159,8 +159,7 @@ def user(text: str, files: Iterable[FileChunk] = ()) -> Plain:
         lambda file: bool(file.data) and media_type(file) in _USER_TYPES,
         _MAX_FILE_BYTES,
     )
-    sent = [{"text": part} if isinstance(part, str) else _inline(part) for part in parts]
-    return {"role": "user", "parts": sent}
+    return {"role": "user", "parts": [*map(_part, parts)]}
 
 
 def uses(reply: Mapping[str, Any]) -> list[ToolUse]:
@@ -235,10 +234,10 @@ def messages(reply: Mapping[str, Any], results: Sequence[ToolResult]) -> list[Pl
         if isinstance(call.get("id"), str) and call["id"]:
             response["id"] = call["id"]
         if takes_files and files:
-            response["parts"] = [_inline(file) for file in files]
+            response["parts"] = [*map(_part, files)]
         elif files:
             place = f"call {len(responses) + 1}, {call['name']}"
-            beside += [{"text": f"[files of the result of {place}]"}, *map(_inline, files)]
+            beside += [{"text": f"[files of the result of {place}]"}, *map(_part, files)]
         responses.append({"function_response": response})
     sent = [_sent(part, use) for part, use in parts if _is_sent(part)]
     made = [("model", sent), ("user", [*responses, *beside])]
@@ -300,9 +299,14 @@ def _one_call(earlier: Plain, later: Plain) -> Plain:
     calls = [_field(part, "function_call") for part in (earlier, later)]
     arguments = joined_arguments([call.get("args") for call in calls])
     whole = whole_object(arguments)
-    name = "function_call" if "function_call" in later else "functionCall"
     args = {"args": arguments if whole is None else whole}
-    return earlier | later | {name: calls[0] | calls[1] | args}
+    return _with_call(earlier | later, calls[0] | calls[1] | args)
+
+
+def _with_call(part: Plain, call: Plain) -> Plain:
+    """Return a part with another function call, under the name that it has there."""
+    name = "function_call" if "function_call" in part else "functionCall"
+    return {**part, name: call}
 
 
 def text_of(event: Mapping[str, Any]) -> str:
@@ -360,8 +364,9 @@ def _candidate(reply: Mapping[str, Any]) -> Plain:
 
 def _content_parts(candidate: Plain) -> list[Plain]:
     """Return the parts of a candidate; none if it has no content. Raises `ModelError`."""
-    content = candidate.get("content")
-    parts = content.get("parts") if isinstance(content, Mapping) else content
+    parts = candidate.get("content")
+    if isinstance(parts, Mapping):
+        parts = parts.get("parts")
     if parts is None:
         return []
     if not isinstance(parts, list) or not all(isinstance(part, Mapping) for part in parts):
@@ -402,13 +407,14 @@ def _sent(part: Plain, use: ToolUse | None) -> Plain:
     call = _field(part, "function_call")
     if use is None or isinstance(call.get("args", {}), Mapping):
         return part
-    name = "function_call" if "function_call" in part else "functionCall"
-    return {**part, name: {key: value for key, value in call.items() if key != "args"}}
+    return _with_call(part, {key: value for key, value in call.items() if key != "args"})
 
 
-def _inline(file: FileChunk) -> Plain:
-    data = b64encode(file.data).decode()
-    return {"inline_data": {"mime_type": media_type(file), "data": data}}
+def _part(part: str | FileChunk) -> Plain:
+    if isinstance(part, str):
+        return {"text": part}
+    data = b64encode(part.data).decode()
+    return {"inline_data": {"mime_type": media_type(part), "data": data}}
 
 
 def _field(value: Mapping[str, Any], name: str) -> Any:
