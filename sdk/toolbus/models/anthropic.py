@@ -129,7 +129,9 @@ def _sent_messages(conversation: Iterable[Mapping[str, Any]]) -> list[Mapping[st
     found: list[Mapping[str, Any]] = []
     for message in conversation:
         content = message.get("content")
-        blocks = content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
+        blocks = [{"type": "text", "text": content or ""}]
+        if isinstance(content, list):
+            blocks = content
         sent = [block for block in blocks if not _is_empty_text(block)]
         if not sent:
             continue
@@ -371,9 +373,9 @@ def _blocks(reply: object) -> list[tuple[Plain, ToolUse | None]]:
         raise ModelError("this is no reply of the messages API")
     content = without_repeats(content, "id")
     asked = [block for block in content if block["type"] == "tool_use"]
-    given = (as_text(block.get("id")) for block in asked)
     # Other servers that speak this API may give any text.
-    ids = call_ids((block_id if _ID.fullmatch(block_id) else "" for block_id in given), found)
+    given = [_ID.fullmatch(as_text(block.get("id"))) and block["id"] for block in asked]
+    ids = call_ids(given, found)
     uses = settled_uses(
         [
             call_use(use_id, block["name"], block.get("input"))
@@ -404,7 +406,7 @@ def _is_refused(block: Plain, stop_reason: str) -> bool:
     """Whether the API does not take back a block that it gave."""
     if block["type"] == "thinking":
         return stop_reason in _CUT and not block.get("signature")
-    return block["type"] == "text" and not block["text"].strip()
+    return _is_empty_text(block)
 
 
 def _sent(block: Plain, use: ToolUse | None) -> Plain:
@@ -524,7 +526,7 @@ class _StreamedBlock:
         """Return the input: an object if it is certain, None if it never came, or else its text."""
         # Most servers begin with an empty object, and some with the whole input.
         pieces = [piece for piece in (begun, *self._written) if piece != {}]
-        written = joined_arguments(pieces) if pieces else begun
+        written = joined_arguments(pieces or [begun])
         if not self._is_read:
             return f"(of an unknown form) {written}"
         if not self.has_ended and is_placeholder(written):

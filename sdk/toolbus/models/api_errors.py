@@ -99,8 +99,9 @@ def api_error(
         headers: Those of such a response.
     """
     objects = [*_objects(body)]
-    numbers = [status] if status is not None else []
-    numbers += [number for part in objects for number in _numbers(part)]
+    numbers = [number for part in objects for number in _numbers(part)]
+    if status is not None:
+        numbers.insert(0, status)
     names = [name for part in objects for name in _names(part)]
     if not (names or numbers) and isinstance(body, str) and not body.lstrip().startswith("<"):
         names = [_letters(body)]
@@ -190,8 +191,9 @@ def _words(body: Any) -> str:
     match body:
         case {"choices": [{"error": error}, *_]}:
             return _words(error)
-    is_named = any(body.get(name) for name in _NAMES)
-    return "" if is_named or not body else json.dumps(body, default=str)
+    if not body or any(body.get(name) for name in _NAMES):
+        return ""
+    return json.dumps(body, default=str)
 
 
 def _pauses(part: Mapping[str, Any]) -> Iterator[float]:

@@ -32,8 +32,10 @@ class KeyRedaction:
 
     def __init__(self, secret: SecretStr) -> None:
         key = secret.get_secret_value()
-        forms = {key, json.dumps(key)[1:-1], quote(key, safe=""), quote(key)}
-        self._forms = sorted(forms, key=len, reverse=True) if len(key) >= _MIN_KEY_CHARS else []
+        self._forms: list[str] = []
+        if len(key) >= _MIN_KEY_CHARS:
+            forms = {key, json.dumps(key)[1:-1], quote(key, safe=""), quote(key)}
+            self._forms = sorted(forms, key=len, reverse=True)
         _in_use.add(self)
 
     def __repr__(self) -> str:

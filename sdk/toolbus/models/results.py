@@ -201,7 +201,9 @@ def media_type(file: FileChunk) -> str:
     if head[:4] == b"RIFF" and head[8:12] == b"WEBP":
         return "image/webp"
     found = next((kind for signature, kind in _SIGNATURES if head.startswith(signature)), "")
-    return found if found or declared in _CHECKED else declared
+    if declared in _CHECKED:
+        return found
+    return found or declared
 
 
 def data_url(file: FileChunk) -> str:

@@ -143,7 +143,15 @@ class _Reader:
     def last_events(self) -> Iterator[bytes]:
         """Yield the events at the end of the body. Raises `ErrorReply`."""
         if self._body:
-            yield from self._events_of_body()
+            value = self._check_body()
+            if self._has_event:
+                return  # what follows the events of a reply is no part of it
+            replies = value if isinstance(value, list) else [value]
+            events = [event for reply in replies for event in _as_events(reply)]
+            if not events:
+                raise ErrorReply(_text(b"\n".join(self._body)), is_report=False)
+            for made in events:
+                yield _written(made, json.dumps(made).encode())
             return
         # An event that is not JSON broke off: what reads the events says so.
         if _parsed(b"\n".join(self._data)) is not None and (event := self._ended_event()):
@@ -176,17 +184,6 @@ class _Reader:
         if (error := error_in(value)) is not None:
             raise ErrorReply(error, is_report=True)
         return value
-
-    def _events_of_body(self) -> Iterator[bytes]:
-        value = self._check_body()
-        if self._has_event:
-            return  # what follows the events of a reply is no part of it
-        replies = value if isinstance(value, list) else [value]
-        events = [event for reply in replies for event in _as_events(reply)]
-        if not events:
-            raise ErrorReply(_text(b"\n".join(self._body)), is_report=False)
-        for event in events:
-            yield _written(event, json.dumps(event).encode())
 
 
 def _parsed(data: bytes) -> Any:
