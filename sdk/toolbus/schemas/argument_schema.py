@@ -103,14 +103,19 @@ class ArgumentSchema:
         if key not in self._null_fits:
             self._null_fits[key] = (schema, True)
             try:
-                fits = _own_keywords_take_null(schema) and self._applied_take_null(schema)
+                fits = self._matches_null(schema)
             except RecursionError:  # a chain of references, which may be as long as the schema
                 fits = True
             self._null_fits[key] = (schema, fits)
         return self._null_fits[key][1]
 
-    def _applied_take_null(self, schema: dict[str, Any]) -> bool:
-        """Whether null matches all that a part applies in place."""
+    def _matches_null(self, schema: dict[str, Any]) -> bool:
+        """Whether null matches the own keywords of a part, and all that it applies in place."""
+        kinds = schema.get("type", "null")
+        if kinds != "null" and "null" not in kinds:
+            return False
+        if None not in schema.get("enum", (None,)) or schema.get("const") is not None:
+            return False
         takes = self.takes_null
         if "$ref" in schema and not takes(self.target(schema["$ref"])):
             return False
@@ -125,13 +130,6 @@ class ArgumentSchema:
         return "if" not in schema or takes(
             schema.get("then" if takes(schema["if"]) else "else", True)
         )
-
-
-def _own_keywords_take_null(schema: dict[str, Any]) -> bool:
-    kinds = schema.get("type", "null")
-    if kinds != "null" and "null" not in kinds:
-        return False
-    return None in schema.get("enum", (None,)) and schema.get("const") is None
 
 
 def _read(schema: dict[str, Any]) -> ArgumentSchema:

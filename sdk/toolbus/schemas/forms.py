@@ -99,19 +99,14 @@ def strict_within_limits(forms: Iterable[SchemaForm]) -> list[SchemaForm]:
             tools -= 1
             optional -= cost.optional
             unions -= cost.unions
-        found.append(form if fits or form.plain is None else form.plain)
+        elif form.plain is not None:
+            form = form.plain
+        found.append(form)
     return found
 
 
-def _form_or_refusal(dialect: Dialect, schema: dict[str, Any]) -> SchemaForm | str:
+def _form(dialect: Dialect, schema: dict[str, Any]) -> SchemaForm | str:
     """Return the form, or why there is none: else each request would read the schema anew."""
-    try:
-        return _form(dialect, schema)
-    except ValueError as error:
-        return str(error)
-
-
-def _form(dialect: Dialect, schema: dict[str, Any]) -> SchemaForm:
     source = argument_schema(schema)
     names = {
         name: alias
@@ -121,7 +116,7 @@ def _form(dialect: Dialect, schema: dict[str, Any]) -> SchemaForm:
     try:
         root = root_object(Merger(source), source.root)
     except ImpossiblePart:
-        raise ValueError("/: no object matches the schema") from None
+        return "/: no object matches the schema"
     # A name that the schema only requires has no alias.
     if "required" in root:
         usable = {*source.names, *filter(dialect.parameter.fullmatch, root["required"])}
@@ -233,6 +228,5 @@ def _chars(values: Iterable[Any]) -> int:
 
 
 _FORMS = {
-    dialect: IdentityCache(partial(_form_or_refusal, dialect))
-    for dialect in (OPENAI, ANTHROPIC, GEMINI)
+    dialect: IdentityCache(partial(_form, dialect)) for dialect in (OPENAI, ANTHROPIC, GEMINI)
 }

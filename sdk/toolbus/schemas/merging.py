@@ -133,38 +133,32 @@ class Merger:
         return self._flat[key][1:]
 
     def merged(self, first: Schema, second: Schema) -> Schema:
-        """Return a part that asks what both ask, or raise `NotMergedError`."""
-        for part in (first, second):
-            if isinstance(part, dict):
-                self._left -= (
-                    len(part) + len(part.get("properties", ())) + len(part.get("enum", ()))
-                )
+        """Return a part that asks what both ask, or raise `NotMergedError`.
+
+        Annotations are those of the first.
+        """
+        for part in (part_in(first), part_in(second)):
+            self._left -= len(part) + len(part.get("properties", ())) + len(part.get("enum", ()))
         if self._left < 0:
             raise NotMergedError
-        return _merged(first, second)
-
-
-def _merged(first: Schema, second: Schema) -> Schema:
-    """Return a part that asks what both ask; annotations are those of the first."""
-    if first is False or second is False:
-        return False
-    if not isinstance(first, dict) or not isinstance(second, dict):
-        return second if first is True else first
-    result = dict(first)
-    _merge_objects(first, second, result)
-    rest = _merge_groups(first, second, result)
-    for name, value in second.items():
-        if name in _MERGED_TOGETHER:
-            continue
-        if name not in result or same_json(result[name], value):
-            result[name] = value
-        elif name not in NOT_ASKING and not _merge_values(name, value, result):
-            rest[name] = value
-    if rest:
-        result["allOf"] = [*result.get("allOf", ()), rest]
-    if result.get("type") == [] or result.get("enum") == []:
-        return False
-    return result
+        if first is False or second is False:
+            return False
+        if not isinstance(first, dict) or not isinstance(second, dict):
+            return second if first is True else first
+        result = dict(first)
+        _merge_objects(first, second, result)
+        rest = _merge_groups(first, second, result)
+        for name in [name for name in second if name not in _MERGED_TOGETHER]:
+            value = second[name]
+            if name not in result or same_json(result[name], value):
+                result[name] = value
+            elif name not in NOT_ASKING and not _merge_values(name, value, result):
+                rest[name] = value
+        if rest:
+            result["allOf"] = [*result.get("allOf", ()), rest]
+        if result.get("type") == [] or result.get("enum") == []:
+            return False
+        return result
 
 
 def _merge_groups(
@@ -284,7 +278,13 @@ def root_object(merger: Merger, root: dict[str, Any]) -> dict[str, Any]:
         rest = {name: found[name] for name in found if name != keyword}
         whole, text = _union(branches)
         notes.append(f"{_HOW_MANY[keyword]} of: {text}")
-        found = _merged_object(merger, rest, whole)
+        try:
+            both = merger.merged(rest, whole)
+        except NotMergedError:
+            both = rest
+        if not isinstance(both, dict):
+            raise ImpossiblePart
+        found = both
     if found.get("not", False) in (True, {}) or "object" not in (types_of(found) or ["object"]):
         raise ImpossiblePart
     found = {**found, "type": "object"}
@@ -348,13 +348,3 @@ def _signature(branch: dict[str, Any]) -> str:
         elif asked is not False:
             shown.append(name + "?" * (name not in required))
     return f"{{{', '.join(shown)}}}"
-
-
-def _merged_object(merger: Merger, base: dict[str, Any], whole: dict[str, Any]) -> dict[str, Any]:
-    try:
-        found = merger.merged(base, whole)
-    except NotMergedError:
-        return base
-    if not isinstance(found, dict):
-        raise ImpossiblePart
-    return found

@@ -33,7 +33,7 @@ _OF_TYPE = {
     ),
 }
 _OF_ANY = ("not", "if", "then", "else", "allOf", "oneOf", "$dynamicRef", "default", "examples")
-_SILENT = (("default", None), ("uniqueItems", False), ("minItems", 0), ("minLength", 0))
+_SILENT = {"default": None, "uniqueItems": False, "minItems": 0, "minLength": 0}
 """Keywords with values that say nothing to a model."""
 
 
@@ -43,12 +43,10 @@ def notes_of(part: dict[str, Any], kinds: Iterable[str], retained: Iterable[str]
     return [
         note(name, part[name])
         for name in dict.fromkeys([*names, *_OF_ANY])
-        if name in part and name not in retained and not _says_nothing(name, part[name])
+        if name in part
+        and name not in retained
+        and not (name in _SILENT and part[name] is _SILENT[name])
     ]
-
-
-def _says_nothing(name: str, value: Any) -> bool:
-    return any(name == silent and value is nothing for silent, nothing in _SILENT)
 
 
 def note(name: str, value: Any) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -65,13 +65,21 @@ class Definitions:
     def reference(self, target: Schema, reference: str) -> str:
         """Return the reference to a part, which is written later.
 
+        Its name is the last key of the reference, in plain characters.
+
         Args:
             target: The part.
             reference: How the schema itself refers to it.
         """
         key = id(target)
         if key not in self._names:
-            name = _definition_name(reference, self._taken)
+            last = pointer_keys(reference[1:])[-1:] or ["root"]
+            plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", last[0])[:64] or "part"
+            name = plain
+            number = len(self._taken)
+            while name in self._taken:
+                number += 1
+                name = f"{plain}_{number}"
             self._taken.add(name)
             self._names[key] = name
             self._waiting[name] = target
@@ -176,8 +184,10 @@ class Reduction:
                     return {**self.part(target), **description}
             except NotMergedError:
                 return self._untyped(schema)
-        found = {"$ref": self._definitions.reference(target, reference)}
-        return {"anyOf": [found], **description} if description else found
+        found: dict[str, Any] = {"$ref": self._definitions.reference(target, reference)}
+        if description:
+            found = {"anyOf": [found], **description}
+        return found
 
     def _end_of(self, reference: str) -> tuple[Schema, str]:
         """Return the part where a chain of references ends, and the last of them."""
@@ -440,18 +450,6 @@ def _is_of(value: Any, kinds: list[str]) -> bool:
     return kind in kinds or also.get(kind) in kinds
 
 
-def _definition_name(reference: str, taken: Collection[str]) -> str:
-    """Return a name for what a reference leads to: its last key, in plain characters."""
-    last = pointer_keys(reference[1:])[-1:] or ["root"]
-    plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", last[0])[:64] or "part"
-    name = plain
-    number = len(taken)
-    while name in taken:
-        number += 1
-        name = f"{plain}_{number}"
-    return name
-
-
 # Schemas that keep every keyword below the root
 
 
@@ -517,7 +515,13 @@ def _loosen_cycles(definitions: dict[str, Any]) -> None:
     optional one; a reference in no property becomes a part without a type.
     """
     uses = {name: [*_required_uses(part, None, "")] for name, part in definitions.items()}
-    cyclic = _on_cycles({name: {use.target for use in found} for name, found in uses.items()})
+    edges = {name: {use.target for use in found} for name, found in uses.items()}
+    leading = edges.keys() - in_order(edges)
+    users: dict[str, set[str]] = {name: set() for name in leading}
+    for name in leading:
+        for target in edges[name] & leading:
+            users[target].add(name)
+    cyclic = leading.difference(in_order(users))  # on cycles, and between these
     for name in cyclic:
         for use in uses[name]:
             if use.target in cyclic:
@@ -537,16 +541,6 @@ def _required_uses(part: dict[str, Any], owner: dict[str, Any] | None, name: str
     for own_name, held in part.get("properties", {}).items():
         if own_name in required:
             yield from _required_uses(held, part, own_name)
-
-
-def _on_cycles(edges: Mapping[str, set[str]]) -> set[str]:
-    """Return the names on cycles, and between these."""
-    leading = edges.keys() - in_order(edges)
-    users: dict[str, set[str]] = {name: set() for name in leading}
-    for name in leading:
-        for target in edges[name] & leading:
-            users[target].add(name)
-    return leading.difference(in_order(users))
 
 
 def _loosen(use: _Use) -> None:

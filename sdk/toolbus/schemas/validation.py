@@ -232,14 +232,10 @@ class JsonCheck:
         """
         if self.fits(value):
             return None
-        try:
-            if _left_after(self._schema, value, _MAX_APPLIED):
-                errors = [*self._validator().iter_errors(value)]
-            else:
-                errors = []
-                self._finder().validate(value)
-        except jsonschema_rs.ValidationError as first:
-            errors = [first]
+        if _left_after(self._schema, value, _MAX_APPLIED):
+            errors = self._validator().iter_errors(value)
+        else:
+            errors = _first_error(self._finder(), value)
         for error in errors:
             if not _is_due_to(error, places):
                 return _violation(error, json_pointer)
