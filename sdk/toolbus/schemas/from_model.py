@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from toolbus.schemas.argument_schema import NOT_ASKING, ArgumentSchema, argument_schema
 from toolbus.schemas.keywords import IN_PLACE, JSON_TYPES, types_of
-from toolbus.schemas.walker import Schema, joined
+from toolbus.schemas.walker import Schema, joined, others_of
 
 __all__ = ["tool_arguments"]
 
@@ -164,8 +164,10 @@ class _NullRemover:
             if asking == {"$ref"}:
                 part = self._source.target(part["$ref"])
                 continue
-            branches = part[next(iter(asking))] if asking in ({"anyOf"}, {"oneOf"}) else ()
-            possible = [branch for branch in branches if self._may_be(branch, kind)]
+            if asking not in ({"anyOf"}, {"oneOf"}):
+                break
+            (union,) = asking
+            possible = [branch for branch in part[union] if self._may_be(branch, kind)]
             if len(possible) != 1:
                 break
             part = possible[0]
@@ -192,8 +194,9 @@ class _NullRemover:
             nulls = [self._null(branch, value, name) for branch in branches]
             found.add(min(nulls, key=_OF_ANY.index, default=_Null.SILENT))
         most = min(found, key=_OF_ALL.index)
-        is_unevaluated = most is _Null.SILENT and part.get("unevaluatedProperties") is False
-        return _Null.LEFT_OUT if is_unevaluated else most
+        if most is _Null.SILENT and part.get("unevaluatedProperties") is False:
+            return _Null.LEFT_OUT
+        return most
 
     def _own_null(self, part: dict[str, Any], name: str) -> _Null:
         """Return what the own keywords of a part say of a property that is null."""
@@ -210,10 +213,7 @@ class _NullRemover:
         if not isinstance(part, dict):
             return
         if isinstance(value, dict):
-            others = (
-                True if part.get("patternProperties") else part.get("additionalProperties", True)
-            )
-            yield part.get("properties", {}).get(key, others)
+            yield part.get("properties", {}).get(key, others_of(part))
         else:
             first = part.get("prefixItems", ())
             yield first[key] if key < len(first) else part.get("items", True)

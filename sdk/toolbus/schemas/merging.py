@@ -17,7 +17,7 @@ from typing import Any
 from toolbus.schemas.argument_schema import NOT_ASKING, ArgumentSchema
 from toolbus.schemas.keywords import one_or_all, types_of
 from toolbus.schemas.notes import described, note
-from toolbus.schemas.walker import Schema, joined, part_in
+from toolbus.schemas.walker import Schema, joined, others_of, part_in
 
 __all__ = [
     "ImpossiblePart",
@@ -206,7 +206,7 @@ def _merge_objects(first: dict[str, Any], second: dict[str, Any], result: dict[s
     other = second.get("properties", {})
     properties: dict[str, Any] = {}
     for name in {**own, **other}:
-        both = _both(own.get(name, _of_others(first)), other.get(name, _of_others(second)))
+        both = _both(own.get(name, others_of(first)), other.get(name, others_of(second)))
         if both is not False:
             properties[name] = both
     if properties or "properties" in first or "properties" in second:
@@ -219,14 +219,6 @@ def _merge_objects(first: dict[str, Any], second: dict[str, Any], result: dict[s
         for pattern, schema in second["patternProperties"].items():
             patterns[pattern] = _both(patterns.get(pattern, True), schema)
         result["patternProperties"] = patterns
-
-
-def _of_others(part: dict[str, Any]) -> Schema:
-    """Return what a part asks of a property that it does not name."""
-    if part.get("patternProperties"):
-        return True
-    others: Schema = part.get("additionalProperties", True)
-    return others
 
 
 def _both(first: Schema, second: Schema) -> Schema:

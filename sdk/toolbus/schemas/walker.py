@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import unquote
 
 from toolbus.chunks.json_values import pointer_keys
@@ -20,6 +20,7 @@ __all__ = [
     "held_by",
     "in_order",
     "joined",
+    "others_of",
     "part_in",
     "parts_of",
     "rewritten",
@@ -28,6 +29,7 @@ __all__ = [
 
 Schema: TypeAlias = dict[str, Any] | bool
 """A JSON Schema, or a part of one."""
+_SchemaT = TypeVar("_SchemaT", bound=Schema)
 _MAX_DIGITS = 9
 """Of an index in a reference: `int` raises for those of more than 4,300 digits."""
 
@@ -46,7 +48,9 @@ def held_by(keyword: str, value: Any) -> Iterable[Any]:
         return (value,)
     if holds is Holds.LIST and isinstance(value, list):
         return value
-    return value.values() if holds is Holds.NAMED and isinstance(value, dict) else ()
+    if holds is Holds.NAMED and isinstance(value, dict):
+        return value.values()
+    return ()
 
 
 def parts_of(schema: Schema) -> Iterator[dict[str, Any]]:
@@ -78,7 +82,15 @@ def part_in(schema: Any) -> dict[str, Any]:
     return schema if isinstance(schema, dict) else {}
 
 
-def joined(keyword: str, schemas: Iterable[Schema]) -> Schema:
+def others_of(part: dict[str, Any]) -> Schema:
+    """Return what a part asks of a property that it does not name."""
+    if part.get("patternProperties"):
+        return True
+    others: Schema = part.get("additionalProperties", True)
+    return others
+
+
+def joined(keyword: str, schemas: Iterable[_SchemaT]) -> _SchemaT | dict[str, Any]:
     """Return the only one of some schemas, or all of them under a keyword."""
     found = [*schemas]
     return found[0] if len(found) == 1 else {keyword: found}
