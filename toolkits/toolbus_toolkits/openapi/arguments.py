@@ -9,10 +9,11 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
+from toolbus.schemas.walker import joined
 from toolbus_toolkits.openapi.body_fields import (
     JSON_PATCH,
     BodyFields,
@@ -139,7 +140,7 @@ class BodyForm:
     @property
     def arguments(self) -> set[str]:
         """The names of the arguments that it takes."""
-        return {self.argument} if self.argument else set(self.fields)
+        return {*self.fields, self.argument} - {""}
 
     @property
     def takes_files(self) -> Literal["", "one", "many"]:
@@ -216,10 +217,7 @@ def plan_arguments(operation: Operation, writer: SchemaWriter) -> Arguments:
             required.append(argument)
     body = None
     if operation.body is not None:
-        planner = _BodyPlanner(operation.body, drafts, names, writer)
-        body = planner.plan()
-        properties.update(planner.properties)
-        required.extend(planner.required)
+        body = _plan_body(operation.body, drafts, names, writer, properties, required)
     schema = {
         "type": "object",
         "properties": properties,
@@ -243,78 +241,79 @@ class _FormDraft:
     files_required: bool = False
 
 
-class _BodyPlanner:
-    """Plans the arguments of one body, whatever media types it has."""
+def _plan_body(
+    body: Body,
+    drafts: Sequence[_FormDraft],
+    names: ArgumentNames,
+    writer: SchemaWriter,
+    properties: dict[str, Any],
+    required: list[str],
+) -> BodyPlan:
+    """Plan a body, whatever media types it has; its arguments are added to those of the tool."""
+    arguments = _name_fields(body, drafts, names, writer, properties)
+    forms = tuple(_form(draft, arguments) for draft in drafts)
+    if body.required:
+        must = set.intersection(*(_required(draft, arguments) for draft in drafts))
+        required.extend(name for name in properties if name in must)
+    choice = ""
+    if len({form.name for form in forms}) > 1:
+        choice = names.name("content_type", "body")
+        properties[choice] = {
+            "type": "string",
+            "enum": list(dict.fromkeys(form.name for form in forms)),
+            "description": "The media type of the body; by default one that fits.",
+        }
+    return BodyPlan(body.required, forms, choice)
 
-    def __init__(
-        self, body: Body, drafts: list[_FormDraft], names: ArgumentNames, writer: SchemaWriter
-    ) -> None:
-        self._body = body
-        self._drafts = drafts
-        self._names = names
-        self._writer = writer
-        self.properties: dict[str, Any] = {}
-        self.required: list[str] = []
 
-    def plan(self) -> BodyPlan:
-        """Return the plan; fills `properties` and `required`."""
-        drafts = self._drafts
-        arguments = self._name_fields(drafts)
-        forms = tuple(self._form(draft, arguments) for draft in drafts)
-        if self._body.required:
-            must = set.intersection(*(_required(draft, arguments) for draft in drafts))
-            self.required.extend(name for name in self.properties if name in must)
-        choice = ""
-        if len({form.name for form in forms}) > 1:
-            choice = self._names.name("content_type", "body")
-            self.properties[choice] = {
-                "type": "string",
-                "enum": list(dict.fromkeys(form.name for form in forms)),
-                "description": "The media type of the body; by default one that fits.",
-            }
-        return BodyPlan(self._body.required, forms, choice)
+def _name_fields(
+    body: Body,
+    drafts: Iterable[_FormDraft],
+    names: ArgumentNames,
+    writer: SchemaWriter,
+    properties: dict[str, Any],
+) -> dict[str, str]:
+    """Make an argument of each field of any media type; return them by the fields' names."""
+    places: dict[str, list[Place]] = {}
+    for draft in drafts:
+        for name, found in draft.fields.places.items():
+            places.setdefault(name, []).extend(found)
+    arguments: dict[str, str] = {}
+    for name, found in places.items():
+        arguments[name] = names.name(name, "body")
+        different = {id(place.value): place for place in found}.values()
+        properties[arguments[name]] = _any_of(map(writer.write, different))
+    written = [_whole(draft.candidate, writer) for draft in drafts if draft.is_whole]
+    if written:
+        arguments[""] = names.name("body", "body")
+        schema = _any_of(written)
+        if body.description:
+            schema = {**schema, "description": body.description}
+        properties[arguments[""]] = schema
+    return arguments
 
-    def _name_fields(self, drafts: Iterable[_FormDraft]) -> dict[str, str]:
-        """Make an argument of each field of any media type; return them by the fields' names."""
-        places: dict[str, list[Place]] = {}
-        for draft in drafts:
-            for name, found in draft.fields.places.items():
-                places.setdefault(name, []).extend(found)
-        arguments: dict[str, str] = {}
-        for name, found in places.items():
-            arguments[name] = self._names.name(name, "body")
-            different = {id(place.value): place for place in found}.values()
-            self.properties[arguments[name]] = _any_of(map(self._writer.write, different))
-        written = [self._whole(draft) for draft in drafts if draft.is_whole]
-        if written:
-            arguments[""] = self._names.name("body", "body")
-            schema = _any_of(written)
-            if self._body.description:
-                schema = {**schema, "description": self._body.description}
-            self.properties[arguments[""]] = schema
-        return arguments
 
-    def _whole(self, draft: _FormDraft) -> dict[str, Any]:
-        candidate = draft.candidate
-        if candidate.kind == "text":
-            text = f"The body of the request, as {candidate.media_type.name}."
-            return {"type": "string", "description": text}
-        if _is_json_patch(candidate):
-            return _CHANGES
-        return self._writer.write(candidate.media_type.schema)
+def _whole(candidate: Candidate, writer: SchemaWriter) -> dict[str, Any]:
+    if candidate.kind == "text":
+        text = f"The body of the request, as {candidate.media_type.name}."
+        return {"type": "string", "description": text}
+    if _is_json_patch(candidate):
+        return _CHANGES
+    return writer.write(candidate.media_type.schema)
 
-    def _form(self, draft: _FormDraft, arguments: dict[str, str]) -> BodyForm:
-        candidate = draft.candidate
-        types = {"array"} if _is_json_patch(candidate) else json_types(candidate.place)
-        return BodyForm(
-            candidate.kind,
-            candidate.media_type,
-            {arguments[name]: name for name in draft.fields.places},
-            argument=arguments[""] if draft.is_whole else "",
-            types=frozenset(types),
-            files=draft.files,
-            files_required=draft.files_required,
-        )
+
+def _form(draft: _FormDraft, arguments: dict[str, str]) -> BodyForm:
+    candidate = draft.candidate
+    types = {"array"} if _is_json_patch(candidate) else json_types(candidate.place)
+    return BodyForm(
+        candidate.kind,
+        candidate.media_type,
+        {arguments[name]: name for name in draft.fields.places},
+        argument=arguments[""] if draft.is_whole else "",
+        types=frozenset(types),
+        files=draft.files,
+        files_required=draft.files_required,
+    )
 
 
 def _drafts_of(body: Body | None) -> list[_FormDraft]:
@@ -360,7 +359,9 @@ def _draft(candidate: Candidate, files: dict[str, bool], file_names: set[str]) -
     only_files = {
         name
         for name in file_names.intersection(fields.places)
-        if all(map(_is_only_file, fields.places[name]))
+        if all(
+            shape.is_file and not shape.has_other for shape in map(file_shape, fields.places[name])
+        )
     }
     if only_files & fields.required and candidate.kind != "multipart":
         return None
@@ -375,11 +376,6 @@ def _draft(candidate: Candidate, files: dict[str, bool], file_names: set[str]) -
     return _FormDraft(
         candidate, BodyFields(remaining, required), files=files, files_required=is_missing
     )
-
-
-def _is_only_file(place: Place) -> bool:
-    shape = file_shape(place)
-    return shape.is_file and not shape.has_other
 
 
 def _files(place: Place) -> dict[str, bool]:
@@ -417,5 +413,5 @@ def _any_of(schemas: Iterable[dict[str, Any]]) -> dict[str, Any]:
     schemas = list(schemas)
     if len(schemas) == 1:
         return schemas[0]
-    different = list({json.dumps(schema, sort_keys=True): schema for schema in schemas}.values())
-    return different[0] if len(different) == 1 else {"anyOf": different}
+    different = {json.dumps(schema, sort_keys=True): schema for schema in schemas}
+    return joined("anyOf", different.values())
