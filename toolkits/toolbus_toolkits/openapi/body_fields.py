@@ -265,9 +265,8 @@ def _repeats(candidate: Candidate, others: Iterable[Candidate]) -> bool:
         candidate for candidate in others if candidate.kind in ("json", "multipart", "form")
     ]
     if candidate.kind == "binary":
-        return bool(json_types(candidate.place) - {"string"}) or bool(
-            body_fields(candidate.place).places
-        )
+        place = candidate.place
+        return bool(json_types(place) - {"string"} or body_fields(place).places)
     if _name(candidate.media_type) == JSON_PATCH:
         return len(structured) > 1 and bool(body_fields(candidate.place).places)
     return False

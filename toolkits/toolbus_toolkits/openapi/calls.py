@@ -210,7 +210,10 @@ class ApiClient:
         self._policy.check_url(request.address)
         host = httpx2.URL(request.address).netloc.decode()
         shown = self.credentials.present(operation, host)
-        _drop_repeated(request, shown.query)
+        secret = {part.partition("=")[0] for part in shown.query}
+        if secret:  # the link to a next page may have them
+            parts = [part for pairs in request.query for part in pairs.split("&")]
+            request.query = [part for part in parts if part.partition("=")[0] not in secret]
         headers = {"accept": "application/json, */*;q=0.5"}
         for name, value in (*request.headers.items(), *shown.headers.items()):
             headers[name.lower()] = value  # a credential wins over an argument
@@ -230,11 +233,3 @@ class ApiClient:
         return http_client(
             self._policy, timeout_s=self._timeout_s, max_response_bytes=self._max_bytes
         )
-
-
-def _drop_repeated(request: PreparedRequest, secret: list[str]) -> None:
-    """Take the parameters of credentials out of a query: the link to a next page may have them."""
-    names = {part.partition("=")[0] for part in secret}
-    if names:
-        parts = [part for pairs in request.query for part in pairs.split("&")]
-        request.query = [part for part in parts if part.partition("=")[0] not in names]

@@ -239,22 +239,17 @@ def follow(place: Place) -> Place:
         ref = place.members.get("$ref")
         if not isinstance(ref, str):
             return place
-        place = _looked_up(ref, place.resolver)
+        try:
+            place = place.resolver.lookup(ref)
+        except Unresolvable as error:
+            cause = error.__cause__
+            while cause is not None and not isinstance(cause, SpecError):
+                cause = cause.__cause__
+            why = cause or "there is no such part"
+            raise SpecError(f"$ref {_shown(ref)} cannot be read: {why}") from error
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise SpecError(f"$ref {_shown(ref)} is not a valid reference") from error
     raise SpecError(f"$ref {_shown(place.value.get('$ref'))} refers to itself")
-
-
-def _looked_up(ref: str, resolver: Any) -> Place:
-    try:
-        found: Place = resolver.lookup(ref)
-    except Unresolvable as error:
-        cause = error.__cause__
-        while cause is not None and not isinstance(cause, SpecError):
-            cause = cause.__cause__
-        why = cause or "there is no such part"
-        raise SpecError(f"$ref {_shown(ref)} cannot be read: {why}") from error
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise SpecError(f"$ref {_shown(ref)} is not a valid reference") from error
-    return found
 
 
 def _shown(ref: Any) -> str:

@@ -8,6 +8,7 @@ nothing outside. The own schema of a tool is checked apart from them.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -75,10 +76,10 @@ def usable_schemas(plans: Iterable[Arguments], definitions: Definitions) -> list
 
 def _read_apart(plan: Arguments, checked: _CheckedSet) -> UsableSchema:
     """Return the schema of a tool: its own part is read with a stub for each definition."""
-    stubs = {name: _LOST if name in checked.lost else {} for name in sorted(plan.definitions)}
-    own = usable_schema({**plan.schema, "$defs": stubs} if stubs else plan.schema)
     if not checked.names:
-        return own
+        return usable_schema(plan.schema)
+    stubs = {name: _LOST if name in checked.lost else {} for name in sorted(plan.definitions)}
+    own = usable_schema({**plan.schema, "$defs": stubs})
     lines = (line for line in own.dropped if not _name_in(line))
     schema = {**own.schema, "$defs": checked.definitions}
     return UsableSchema(schema, (*lines, *checked.dropped))
@@ -307,22 +308,22 @@ def _least_level(levels: Sequence[tuple[Draft, int]], measure: _Measure) -> int 
 
 def choice_of_tags(operations: Iterable[Operation], sizes: Iterable[int] | None = None) -> str:
     """Return how to choose operations, with the number of them by tag, and their bytes."""
-    counts: dict[str, int] = {}
-    totals: dict[str, int] = {}
+    counts = Counter[str]()
+    totals = Counter[str]()
     operations = list(operations)
     for operation, size in zip(operations, sizes or [0] * len(operations), strict=True):
         for tag in dict.fromkeys(operation.tags) or ("",):
-            counts[tag] = counts.get(tag, 0) + 1
-            totals[tag] = totals.get(tag, 0) + size
+            counts[tag] += 1
+            totals[tag] += size
     ordered = sorted(counts, key=lambda tag: (-totals[tag], -counts[tag], tag))
-    shown = [
-        f"{tag[:100] or 'no tag'} {counts[tag]}"
-        + (f" ({totals[tag] // 1000:,} kB)" if sizes else "")
-        for tag in ordered[:_MAX_TAGS]
-    ]
+    shown = [f"{tag[:100] or 'no tag'} {counts[tag]}" for tag in ordered[:_MAX_TAGS]]
+    cut = ""
+    if sizes:
+        cut = ", with their bytes when descriptions are cut"
+        kilobytes = [totals[tag] // 1000 for tag in ordered[:_MAX_TAGS]]
+        shown = [f"{text} ({kb:,} kB)" for text, kb in zip(shown, kilobytes, strict=True)]
     if len(ordered) > _MAX_TAGS:
         shown.append(f"and {len(ordered) - _MAX_TAGS} tags more")
-    cut = ", with their bytes when descriptions are cut" if sizes else ""
     return (
         "choose with operations or tags (--operations, --tags); the number of operations by tag"
         f"{cut}: {', '.join(shown)}"

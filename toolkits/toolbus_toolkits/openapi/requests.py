@@ -190,16 +190,15 @@ def _filled_query(template: str, texts: dict[str, str], given: list[str]) -> Ite
 
 
 def _filled(template: str, texts: dict[str, str]) -> str:
-    return re.sub(r"\{([^{}]*)\}|[^{}]+|.", lambda part: _filled_part(part, texts), template)
+    def filled(part: re.Match[str]) -> str:
+        name = part.group(1)
+        if name is None:
+            return quote(part.group(0), safe="%:@!$&'()*+,;=~")
+        if name not in texts:
+            raise ArgumentRefused("", f"the path needs the parameter {name[:100]!r}")
+        return texts[name]
 
-
-def _filled_part(part: re.Match[str], texts: dict[str, str]) -> str:
-    name = part.group(1)
-    if name is None:
-        return quote(part.group(0), safe="%:@!$&'()*+,;=~")
-    if name not in texts:
-        raise ArgumentRefused("", f"the path needs the parameter {name[:100]!r}")
-    return texts[name]
+    return re.sub(r"\{([^{}]*)\}|[^{}]+|.", filled, template)
 
 
 _RESERVED = ":/?@!$'()*,;"
@@ -228,13 +227,19 @@ def path_text(name: str, value: Any, encoding: Encoding) -> str:
     escape = _escape(encoding)
     if encoding.media_type:
         return escape(document_text(value, encoding.media_type))
-    prefix, joiner = {"label": (".", "."), "matrix": (";", ";")}.get(encoding.style, ("", ","))
     items = _items(value, escape, explode=encoding.explode)
-    if encoding.style == "matrix":
-        return _matrix(escape(name), value, items, explode=encoding.explode)
-    if not encoding.explode:
-        joiner = ","
-    return prefix + joiner.join(items)
+    match encoding.style:
+        case "matrix" if encoding.explode and isinstance(value, list):
+            return "".join(f";{escape(name)}={item}" for item in items)
+        case "matrix" if encoding.explode and isinstance(value, dict):
+            return "".join(f";{item}" for item in items)
+        case "matrix":
+            return f";{escape(name)}={','.join(items)}"
+        case "label" if encoding.explode:
+            return f".{'.'.join(items)}"
+        case "label":
+            return f".{','.join(items)}"
+    return ",".join(items)
 
 
 def header_text(value: Any, encoding: Encoding) -> str:
@@ -295,14 +300,6 @@ def _items(value: Any, escape: Callable[[str], str], *, explode: bool) -> list[s
     if explode:
         return [f"{key}={item}" for key, item in pairs]
     return [part for pair in pairs for part in pair]
-
-
-def _matrix(name: str, value: Any, items: list[str], *, explode: bool) -> str:
-    if explode and isinstance(value, list):
-        return "".join(f";{name}={item}" for item in items)
-    if explode and isinstance(value, dict):
-        return "".join(f";{item}" for item in items)
-    return f";{name}={','.join(items)}"
 
 
 def _deep(name: str, value: Any, escape: Callable[[str], str]) -> Iterator[tuple[str, str]]:
@@ -465,14 +462,15 @@ def _object(value: Any) -> dict[str, Any]:
 
 
 _Part: TypeAlias = tuple[str, tuple[str | None, bytes, str | None]]
+_ANY_TYPE = Encoding(media_type="*/*")
 
 
 def _multipart(form: BodyForm, value: Any, files: list[ReadFile]) -> WrittenBody:
     parts: list[_Part] = []
     for name, member in _object(value).items():
-        parts.extend(_parts(name, member, form.media_type.encodings.get(name)))
+        parts.extend(_parts(name, member, form.media_type.encodings.get(name, _ANY_TYPE)))
     for name, file in _assigned(form, set(_object(value)), files):
-        described = form.media_type.encodings.get(name, Encoding()).media_type or "*/*"
+        described = form.media_type.encodings.get(name, _ANY_TYPE).media_type or "*/*"
         parts.append((name, (file.name or "file", file.data, _type_of_file(described, file))))
     # A boundary, quoting of names and the order of parts: as httpx2 writes them.
     try:
@@ -482,13 +480,13 @@ def _multipart(form: BodyForm, value: Any, files: list[ReadFile]) -> WrittenBody
     return WrittenBody(request.read(), request.headers["content-type"])
 
 
-def _parts(name: str, value: Any, encoding: Encoding | None) -> Iterator[_Part]:
+def _parts(name: str, value: Any, encoding: Encoding) -> Iterator[_Part]:
     """Give the parts of a field: one for each item of a list, but one for a document of JSON."""
-    if encoding is not None and not encoding.media_type:
+    if not encoding.media_type:
         for key, text in field_pairs(name, value, encoding):
             yield key, (None, text.encode(), None)
         return
-    kind = "" if encoding is None else encoding.media_type.partition(",")[0].strip()
+    kind = encoding.media_type.partition(",")[0].strip()
     if "*" in kind:
         kind = ""
     items = value if isinstance(value, list) and not is_json_type(kind) else [value]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from email.message import Message
 from typing import Any, NamedTuple
 from urllib.parse import quote, urljoin, urlsplit
@@ -99,7 +100,10 @@ def result_of(operation: Operation, response: ReadResponse, redact: Callable[[st
     if _is_text(kind):
         return fitting(result_chunk(redact(response.text())), MAX_RESULT_BYTES)
     kind = redact(kind or "application/octet-stream")
-    return FileChunk(redacted_bytes(response.body, redact), _file_name(response, redact), kind)
+    message = Message()
+    message["content-disposition"] = response.headers.get("content-disposition", "")
+    name = redact(message.get_filename() or "").replace("\\", "/").rpartition("/")[2][:255]
+    return FileChunk(redacted_bytes(response.body, redact), name, kind)
 
 
 def _failure(
@@ -131,23 +135,16 @@ def _excerpt(response: ReadResponse, redact: Callable[[str], str]) -> str:
         try:
             value = answer_of(text)
             clean = redacted_json(value, redact)
+            if clean is not value:
+                text = json.dumps(clean, ensure_ascii=False)
         except ValueError:
             pass  # it is shown as text
-        else:
-            text = text if clean is value else json.dumps(clean, ensure_ascii=False)
     return redact(text)[:_MAX_EXCERPT]
 
 
 def _is_text(kind: str) -> bool:
     is_xml = kind == "application/xml" or kind.endswith("+xml")
     return kind.startswith("text/") or is_xml or kind == "application/x-www-form-urlencoded"
-
-
-def _file_name(response: ReadResponse, redact: Callable[[str], str]) -> str:
-    message = Message()
-    message["content-disposition"] = response.headers.get("content-disposition", "")
-    name = redact(message.get_filename() or "")
-    return name.replace("\\", "/").rpartition("/")[2][:255]
 
 
 _NEXT_LINK = re.compile(r'<([^<>]*)>\s*((?:;[^,;<>"]*(?:"[^"]*")?)*)')
@@ -185,17 +182,17 @@ def next_request(
 
     Raises `ToolFailed` if the next page is on another origin, or its address is too long.
     """
-    if not rule.cursor:
-        link = _next_link(response.headers.get("link", ""))
-        return _at(request, url, link) if link else None
-    cursor = _pointed(page, rule.cursor)
+    if rule.cursor:
+        cursor = _pointed(page, rule.cursor)
+    else:
+        cursor = _next_link(response.headers.get("link", ""))
     if cursor is None or cursor == "" or cursor is False:
         return None
     if not rule.parameter:
         return _at(request, url, str(cursor))
     key = quote(rule.parameter, safe="")
     others = [part for part in request.query if part.partition("=")[0] != key]
-    return _with(request, request.address, [*others, f"{key}={quote(str(cursor), safe='')}"])
+    return replace(request, query=[*others, f"{key}={quote(str(cursor), safe='')}"])
 
 
 def _next_link(header: str) -> str:
@@ -215,13 +212,7 @@ def _at(request: PreparedRequest, url: str, target: str) -> PreparedRequest:
     if (parts.scheme, parts.netloc.lower()) != (own.scheme, own.netloc.lower()):
         raise ToolFailed("the next page is on another server, to which no request is sent")
     address = f"{parts.scheme}://{parts.netloc}{parts.path}"
-    return _with(request, address, [parts.query] if parts.query else [])
-
-
-def _with(request: PreparedRequest, address: str, query: list[str]) -> PreparedRequest:
-    return PreparedRequest(
-        request.method, address, query, request.headers, request.cookies, request.content
-    )
+    return replace(request, address=address, query=[parts.query] if parts.query else [])
 
 
 def _pointed(value: Any, pointer: str) -> Any:
