@@ -438,6 +438,16 @@ def test_references_to_files_below_the_folder_are_relative_to_each_file(tmp_path
     assert written["$defs"] == {"B": {"type": "integer"}}
 
 
+def test_references_in_a_file_of_paths_are_relative_to_that_file(tmp_path: Path) -> None:
+    (tmp_path / "parts").mkdir()
+    _file(tmp_path, {"/x": {"$ref": "items.json#/x"}}, "parts/paths.json")
+    _file(tmp_path, {"x": {"get": {"operationId": "op"}}}, "parts/items.json")
+    document = {**_document({}), "paths": {"$ref": "parts/paths.json"}}
+    kit = OpenApiToolkit.from_file(_file(tmp_path, document))
+    assert [tool.name for tool in kit.tools] == ["op"]
+    assert not kit.skipped
+
+
 async def test_a_description_from_an_address_reads_its_own_host_and_no_files(
     tmp_path: Path,
 ) -> None:
