@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Mapping
+from math import inf
 from random import sample
 from types import MappingProxyType
 from urllib.parse import urlsplit
@@ -102,16 +103,15 @@ class Isolation:
 
     async def _ask_repeatedly(self) -> None:
         loop = asyncio.get_running_loop()
-        confirmed_since: float | None = None
+        confirmed_since = inf
         while True:
             # One round without proof starts the time anew: an isolated node asks its participants
             # to leave, which is worse than to keep them a few seconds more.
-            if not await self._others_have_redis():
-                confirmed_since = None
-            elif confirmed_since is None:
-                confirmed_since = loop.time()
-            is_proven = confirmed_since is not None
-            self._set(is_proven and loop.time() - (confirmed_since or 0.0) >= ISOLATED_AFTER_S)
+            if await self._others_have_redis():
+                confirmed_since = min(confirmed_since, loop.time())
+            else:
+                confirmed_since = inf
+            self._set(loop.time() - confirmed_since >= ISOLATED_AFTER_S)
             await asyncio.sleep(_ROUND_S)
 
     def _set(self, is_isolated: bool) -> None:
@@ -153,7 +153,12 @@ async def _node_with_redis(url: str) -> str:
 
 async def _request(url: str) -> bytes:
     parts = urlsplit(url)
-    tls = _unchecked_tls() if parts.scheme == "https" else None
+    tls: ssl.SSLContext | None = None
+    if parts.scheme == "https":
+        # Any certificate: it has a name, and nodes know addresses. Nothing secret is sent.
+        tls = ssl.create_default_context()
+        tls.check_hostname = False
+        tls.verify_mode = ssl.CERT_NONE
     reader, writer = await open_streams(
         parts.hostname or "", parts.port or 0, timeout_s=_ANSWER_S, tls=tls
     )
@@ -165,11 +170,3 @@ async def _request(url: str) -> bytes:
         return answer
     finally:
         writer.transport.abort()
-
-
-def _unchecked_tls() -> ssl.SSLContext:
-    """Accept any certificate: it has a name, and nodes know addresses. Nothing secret is sent."""
-    tls = ssl.create_default_context()
-    tls.check_hostname = False
-    tls.verify_mode = ssl.CERT_NONE
-    return tls

@@ -127,7 +127,7 @@ class NameClaim:
     def refused(self, held: NameHeld) -> float:
         """Record that another node holds the name; return the seconds until the next attempt."""
         before, self._held = self._held, held
-        left_ms = held.left_ms
+        left_s = max(held.left_ms, 0) / 1000 + 0.01
         if not self._is_starting:
             if before is None or before.other != held.other:
                 _logger.warning(
@@ -135,28 +135,21 @@ class NameClaim:
                     "until the other lease has expired",
                     self._name,
                 )
-            return min(_RETRY_S, _seconds_until_expiry(left_ms))
+            return min(_RETRY_S, left_s)
         if before is None:
-            self._wait_for_expiry(left_ms)
-        elif before.other != held.other or before.left_ms < left_ms:
+            if self._timeout is not None and not self._timeout.expired():
+                expiry = asyncio.get_running_loop().time() + left_s
+                self._timeout.reschedule(expiry + self._timeout_s)
+            _logger.warning(
+                "the lease of a node %s has not expired: this node starts after it has, in at most "
+                "%.1f s, unless that node is alive",
+                self._name,
+                left_s,
+            )
+        elif before.other != held.other or before.left_ms < held.left_ms:
             self._other_is_alive = True
             self._is_decided.set()
-        return min(_RETRY_AT_START_S, _seconds_until_expiry(left_ms))
-
-    def _wait_for_expiry(self, left_ms: int) -> None:
-        if self._timeout is not None and not self._timeout.expired():
-            expiry = asyncio.get_running_loop().time() + _seconds_until_expiry(left_ms)
-            self._timeout.reschedule(expiry + self._timeout_s)
-        _logger.warning(
-            "the lease of a node %s has not expired: this node starts after it has, in at most "
-            "%.1f s, unless that node is alive",
-            self._name,
-            _seconds_until_expiry(left_ms),
-        )
-
-
-def _seconds_until_expiry(left_ms: int) -> float:
-    return max(left_ms, 0) / 1000 + 0.01
+        return min(_RETRY_AT_START_S, left_s)
 
 
 class LeaseExpired(Exception):

@@ -31,7 +31,6 @@ from toolbus_server.cluster.isolation import (
     RedisOutage,
 )
 from toolbus_server.cluster.lease import (
-    LEASES_KEY,
     Lease,
     LeaseExpired,
     NameClaim,
@@ -133,9 +132,7 @@ class Node:
             self._start_task,
             self._is_rejoining,
         )
-        self._admin = RemoteAdmin(
-            actions, lambda: self._redis, LEASES_KEY, self._send_action, self._start_task
-        )
+        self._admin = RemoteAdmin(actions, lambda: self._redis, self._send_action, self._start_task)
 
     def _start_incarnation(self) -> None:
         """Start a new incarnation; state published earlier is void."""
@@ -174,15 +171,19 @@ class Node:
         if self._listens_at is None:
             return ""
         scheme, host, port = self._listens_at
-        host = host if _is_own_address(host) else self._redis.local_host
-        text = f"[{host}]" if ":" in host else host
-        return f"{scheme}://{text}:{port}" if host else ""
+        if not _is_own_address(host):
+            host = self._redis.local_host
+        if ":" in host:
+            host = f"[{host}]"
+        return host and f"{scheme}://{host}:{port}"
 
     def readiness(self) -> tuple[bool, str]:
         """Return whether participants should connect here, and why not as a constant text."""
         if self.has_lease():
             return True, READY_TEXT
-        return (False, ISOLATED_TEXT) if self.isolation.is_isolated else (True, ALONE_TEXT)
+        if self.isolation.is_isolated:
+            return False, ISOLATED_TEXT
+        return True, ALONE_TEXT
 
     async def drain(self) -> None:
         """Publish that this node is draining.
@@ -247,7 +248,7 @@ class Node:
 
     def execute_elsewhere(self, action: str, options: dict[str, Any]) -> None:
         """Send an administrator's action to all other nodes; returns at once."""
-        self._admin.broadcast(action, options)
+        self._start_task(self._admin.broadcast(action, options))
 
     async def rooms_elsewhere(self, after: str, limit: int) -> RoomsElsewhere:
         """List at most `limit` rooms of all nodes, after a name."""
@@ -296,8 +297,10 @@ class Node:
         forwarded_for = _forwarded_for(room, header)
         pin = header.pop("pin", None)
         toolkit = _toolkit_of(host, dispatch, header)
-        if pin is not None:
-            _check_definition(host, toolkit, pin)
+        if pin is not None:  # it may be pinned to another definition than the host has now
+            for generation in toolkit.generations:
+                if host.participant in generation.hosts:
+                    check_pin(toolkit, pin, generation)
         tool = toolkit.serving.definition.tools[dispatch.tool]
         acted_for = None if principal is None else principal.participant
         context = CallContext(acted_for, hops, None, is_named, None, forwarded_for)
@@ -401,7 +404,13 @@ class Node:
         self._next_expiry_s = renewal.next_expiry_s
         if renewal.live_nodes is not None:
             self._live_nodes = renewal.live_nodes
-            self._reinstate(self._ended.keys() & renewal.live_nodes)
+            # A node whose lease reappeared missed the answer to its first renewal, and asked again
+            # after that lease had expired; it had published and sent nothing before.
+            reinstated = self._ended.keys() & renewal.live_nodes
+            for node_id in reinstated:
+                del self._ended[node_id]
+            if reinstated:
+                self._rooms.reload_all()  # what they published since then was ignored
         if renewal.addresses is not None:
             renewal.addresses.pop(self.node_id, None)
             self.isolation.addresses = renewal.addresses
@@ -417,17 +426,6 @@ class Node:
             del self._ended[next(iter(self._ended))]
         for node_id in ended & self._peers.keys():
             self._remove_peer(node_id)
-
-    def _reinstate(self, nodes: set[str]) -> None:
-        """Reinstate nodes whose lease reappeared.
-
-        Such a node missed the answer to its first renewal, and asked again after that lease had
-        expired; it had published and sent nothing before.
-        """
-        for node_id in nodes:
-            del self._ended[node_id]
-        if nodes:
-            self._rooms.reload_all()  # what they published since then was ignored
 
     def _remove_peer(self, node_id: str) -> None:
         """End the participants at a node, and the calls from and to it."""
@@ -485,10 +483,3 @@ def _forwarded_for(room: RoutedRoom, header: dict[str, Any]) -> tuple[Participan
 def _unknown_caller_error() -> Unavailable:
     message = "the host's server does not know the caller yet"
     return Unavailable(message, executed="no", retry_after_s=0.05)
-
-
-def _check_definition(host: Connection, toolkit: RegisteredToolkit, pin: str) -> None:
-    """Refuse a call that is pinned to another definition than its host has now."""
-    for generation in toolkit.generations:
-        if host.participant in generation.hosts:
-            check_pin(toolkit, pin, generation)

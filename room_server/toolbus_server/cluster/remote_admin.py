@@ -16,6 +16,7 @@ from redis.exceptions import RedisError
 
 from toolbus.auth.tokens import MAX_TOKEN_LIFE_S
 from toolbus.bounded_logging import bounded_logger
+from toolbus_server.cluster.lease import LEASES_KEY
 from toolbus_server.cluster.redis.client import RedisClient, RedisUnavailable
 from toolbus_server.rooms.administration import AdminActions
 
@@ -36,8 +37,6 @@ class RemoteAdmin:
     _actions: AdminActions
     _redis: Callable[[], RedisClient]
     """Returns the current connection to Redis."""
-    _leases_key: str
-    """The key of the live nodes in Redis."""
     _send: Callable[[str, str, dict[str, Any]], None]
     """Sends an action to one node: node, action, and options."""
     _start: Callable[[Coroutine[Any, Any, None]], Any]
@@ -46,11 +45,8 @@ class RemoteAdmin:
     _unconfirmed: dict[bytes, float] = field(default_factory=dict)
     """Recent revocations of this node: which nodes received them is unknown."""
 
-    def broadcast(self, action: str, options: dict[str, Any]) -> None:
+    async def broadcast(self, action: str, options: dict[str, Any]) -> None:
         """Send an action to all other nodes; store a revocation for nodes that start later."""
-        self._start(self._broadcast(action, options))
-
-    async def _broadcast(self, action: str, options: dict[str, Any]) -> None:
         try:
             if action == "revoke":
                 self._remember(revocation := msgpack.packb(options))
@@ -58,7 +54,7 @@ class RemoteAdmin:
                 await self._redis().command("SADD", _REVOKED_KEY, revocation)
                 await self._redis().command("EXPIRE", _REVOKED_KEY, _REVOKED_S)
             # In this order: a node that joined since then has read the revocations.
-            for node in await self._redis().command("ZRANGE", self._leases_key, 0, -1):
+            for node in await self._redis().command("ZRANGE", LEASES_KEY, 0, -1):
                 self._send(node.decode(), action, options)
         except (RedisUnavailable, RedisError) as error:
             until = " until this node reconnects" if action == "revoke" else ""
@@ -88,7 +84,7 @@ class RemoteAdmin:
             revocation: at for revocation, at in self._unconfirmed.items() if at > since
         }
         for revocation in (self._revoked.keys() - set(stored)) | self._unconfirmed.keys():
-            self.broadcast("revoke", msgpack.unpackb(revocation))
+            self._start(self.broadcast("revoke", msgpack.unpackb(revocation)))
         for revocation in stored:
             options = _decode(revocation)
             if options is None:
