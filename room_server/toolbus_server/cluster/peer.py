@@ -230,7 +230,7 @@ class Peer:
             _logger.error("Redis refused a message to node %s: %s", self.node_id, message)
         self._last_error = message
         if error is not None or answer.result() == 0:
-            self._on_undelivered(self._link.undelivered(sent))
+            self._on_lost(self._link.undelivered(sent), can_send=False)
             self._owner.resend_report(self.node_id)
         self._pump()
 
@@ -251,7 +251,7 @@ class Peer:
                     entry.ticket.written = False
             self._end_calls("peer session was reset")
         else:
-            self._on_lost(received.lost)
+            self._on_lost(received.lost, can_send=True)
         if received.was_reset or received.lost:
             self._owner.resend_report(self.node_id)
         for data in received.entries:
@@ -277,12 +277,10 @@ class Peer:
     def _on_entry(self, entry: list[Any]) -> None:
         if entry[0] in (MESSAGE, ADMIN_ACTION, CALL_REPORT):
             self._owner.on_entry(self.node_id, entry)
-        elif entry[0] == RESULT_LOST:
+            return
+        if entry[0] == RESULT_LOST:
             self._on_result_lost(*entry[1:])
-        else:
-            self._on_frame(entry)
-
-    def _on_frame(self, entry: list[Any]) -> None:
+            return
         frame = decode_from_server(entry[-1])
         if not isinstance(frame, Dispatch | AssessDispatch):
             FRAME_HANDLERS[type(frame)](self._router, self._connection, frame)
@@ -321,30 +319,26 @@ class Peer:
     # Entries that were lost: each ends its call, at once and by phase. Nothing of a call is sent a
     # second time, except the message that it has to end.
 
-    def _on_lost(self, entries: Iterable[Entry]) -> None:
-        """Handle entries that were lost, while the other node can still be reached."""
-        for entry in entries:
-            kind, *_, last = _decode(entry.data)
-            if kind in (RESULT_LOST, ADMIN_ACTION):
-                self._put(entry)
-            elif kind in (DISPATCH, FRAME):
-                frame: Any = decode_from_server(last)
-                if isinstance(frame, Cancel):
-                    self._put(entry)
-                elif isinstance(frame, Result | Failed):
-                    executed = "yes" if isinstance(frame, Result) else exception_of(frame).executed
-                    self._put(Entry(_encode((RESULT_LOST, frame.id, executed))))
-                else:
-                    self._end_call_of(frame)
+    def _on_lost(self, entries: Iterable[Entry], *, can_send: bool) -> None:
+        """Handle entries that were lost.
 
-    def _on_undelivered(self, entries: Iterable[Entry]) -> None:
-        """Handle entries without a subscriber: the other node has ended, or ends its own calls."""
+        Without a subscriber nothing can be sent: that node has ended, or ends its own calls.
+        """
         for entry in entries:
             kind, *_, last = _decode(entry.data)
+            frame: Any = None
             if kind in (DISPATCH, FRAME):
-                frame: Any = decode_from_server(last)
+                frame = decode_from_server(last)
                 if not isinstance(frame, Cancel | Result | Failed):
                     self._end_call_of(frame)
+                    continue
+            if not can_send:
+                continue
+            if isinstance(frame, Result | Failed):
+                executed = "yes" if isinstance(frame, Result) else exception_of(frame).executed
+                self._put(Entry(_encode((RESULT_LOST, frame.id, executed))))
+            elif kind not in (MESSAGE, CALL_REPORT):
+                self._put(entry)
 
     def _on_result_lost(self, dispatch_id: int, executed: Executed) -> None:
         """End a call whose result was lost on the way to this node."""
@@ -359,13 +353,13 @@ class Peer:
             self._router.answer(self._connection, failed(RequestId(dispatch_id), error))
 
     def _end_call_of(self, frame: Any) -> None:
-        if isinstance(frame, Progress):
-            return  # only the latest counts, and nothing waits for it
-        is_ours = isinstance(frame, Dispatch | Input) or (
-            isinstance(frame, Credit) and not frame.of_input
-        )
-        calls = self._connection.dispatched if is_ours else self._connection.calls
-        call = calls.get(frame.id)
+        match frame:
+            case Progress():
+                return  # only the latest counts, and nothing waits for it
+            case Dispatch() | Input() | Credit(of_input=False):
+                call = self._connection.dispatched.get(frame.id)
+            case _:
+                call = self._connection.calls.get(frame.id)
         if call is None:
             return
         if isinstance(frame, Dispatch):

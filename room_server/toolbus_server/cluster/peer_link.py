@@ -214,8 +214,12 @@ class PeerLink:
             return ReceivedBatch()  # of a session that has ended
         unread: list[Entry] = []
         was_reset = self._is_established and batch.session > self._peer_session
-        if was_reset:
-            unread = self._unread(batch.last_session)
+        if was_reset:  # what the peer had not read when it started its new session is lost
+            session, last_read = batch.last_session or (0, 0)
+            if session < self._peer_session:
+                last_read = 0  # it read nothing in this session
+            if session <= self._peer_session:
+                unread = self._between(last_read + 1, self._number)
             self._clear()
         self._peer_session, self._is_established = batch.session, True
         if batch.receiver_session != self._session:
@@ -253,14 +257,6 @@ class PeerLink:
             for entry in sent.entries
         ]
 
-    def _unread(self, last_session: tuple[int, int] | None) -> list[Entry]:
-        """Return what the peer had not read when it started its new session."""
-        if last_session is None or last_session[0] < self._peer_session:
-            return self._between(1, self._number)  # it read nothing in this session
-        if last_session[0] == self._peer_session:
-            return self._between(last_session[1] + 1, self._number)
-        return []
-
     # Acknowledgements
 
     def ack(self) -> bytes | None:
@@ -279,8 +275,8 @@ class PeerLink:
 
     def undelivered(self, sent: SentBatch | None) -> list[Entry]:
         """Remove a batch, or a probe (None), without a subscriber; return the lost entries."""
-        if sent is None:
-            return [] if self._is_established else self._drop_waiting()
+        if sent is None and not self._is_established:
+            return self._drop_waiting()
         for batch in self._in_flight:
             if batch is sent:
                 self._in_flight.remove(batch)
