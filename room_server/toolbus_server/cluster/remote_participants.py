@@ -86,7 +86,7 @@ class RemoteParticipants:
                 self.remove(slot, keep_names=True)  # one that changed its slot is added again
                 yield
         for slot, (node, epoch, packed, _) in snapshot.participants.items():
-            with self._log_invalid(node):
+            with self._log_invalid(node.decode(errors="replace")):
                 self._add(node.decode(), slot, epoch, packed)
             yield
         for slot, remote in list(self.by_slot.items()):
@@ -97,14 +97,11 @@ class RemoteParticipants:
                     unregister_named(self._open, participant, key)
                 yield
         for (slot, name), (node, _, digest, number, packed) in snapshot.hosted.items():
-            with self._log_invalid(node):
+            with self._log_invalid(node.decode(errors="replace")):
                 place = snapshot.places.get(name, {}).get(digest.decode())
                 self._register(slot, place or Claim(number, 0), packed)
             yield
-        yield from self._adopt_places(snapshot)
-
-    def _adopt_places(self, snapshot: Snapshot) -> Iterator[None]:
-        """Raise the toolkits of this node's hosts to the places that the other nodes know."""
+        # The toolkits of this node's hosts are raised to the places that the other nodes know.
         for session in list(self._open.sessions.values()):
             owner = session.connection.participant
             for toolkit in list(owner.toolkits):
@@ -113,14 +110,13 @@ class RemoteParticipants:
                 yield
 
     @contextmanager
-    def _log_invalid(self, node: bytes | str) -> Iterator[None]:
+    def _log_invalid(self, node: str) -> Iterator[None]:
         """Log an invalid change of one participant, which affects no other."""
         try:
             yield
         except ValueError as error:
-            name = node.decode(errors="replace") if isinstance(node, bytes) else node
             message = "room %s: a change that node %s published cannot be read: %s"
-            _logger.error(message, self._name, name, error)
+            _logger.error(message, self._name, node, error)
 
     def apply_change(self, writer: str, change: list[Any]) -> bool:
         """Apply a change that another node published; return False if the room has to be read.
@@ -128,26 +124,22 @@ class RemoteParticipants:
         That is so when a participant leaves whose node had ended before it was added: which of its
         names are reserved is unknown.
         """
-        with self._log_invalid(writer):
-            return self._apply_change(writer, change)
-        return True  # reading the room again would not help
-
-    def _apply_change(self, writer: str, change: list[Any]) -> bool:
         kind, slot, epoch = change[:3]
         if kind == b"out" and slot in self._skipped:
             self._skipped.discard(slot)
             return False
-        if kind == b"in":
-            self._add(writer, slot, epoch, change[3])
-        elif kind == b"out":
-            self.remove(slot, keep_names=bool(change[3]))
-        elif kind == b"aside":
-            self._change_slot(slot, change[3], change[4])
-        elif kind == b"up":
-            self._register(slot, Claim(change[6], change[8]), change[7])
-        elif (remote := self.by_slot.get(slot)) is not None:
-            unregister_named(self._open, remote.participant, change[3])
-        return True
+        with self._log_invalid(writer):
+            if kind == b"in":
+                self._add(writer, slot, epoch, change[3])
+            elif kind == b"out":
+                self.remove(slot, keep_names=bool(change[3]))
+            elif kind == b"aside":
+                self._change_slot(slot, change[3], change[4])
+            elif kind == b"up":
+                self._register(slot, Claim(change[6], change[8]), change[7])
+            elif (remote := self.by_slot.get(slot)) is not None:
+                unregister_named(self._open, remote.participant, change[3])
+        return True  # also if it is invalid: reading the room again would not help
 
     def _add(self, node: str, slot: bytes, epoch: int, packed: bytes) -> None:
         newer, reads_chunks = unpack_participant(packed)
@@ -307,18 +299,13 @@ class RemoteSubscribers:
             self._monitors.setdefault(node, monitors)[participant.id] = number
         else:
             del monitors[participant.id]
-        self._start_or_stop(node, before, number)
-
-    def _start_or_stop(self, node: str, before: int, number: int) -> None:
-        """Report to a node while it has a monitor, from the start for each new monitor."""
-        calls = self._open.feeds.monitor
-        monitors = self._monitors[node]
+        # A node gets reports while it has a monitor, from the start for each new monitor.
         if not monitors:
             del self._monitors[node]
-            calls.stop_reports(node)
+            self._open.feeds.monitor.stop_reports(node)
         elif number and number != before:
             send = partial(self._channel.send_report, node, self._name)
-            calls.start_reports(node, number, send)
+            self._open.feeds.monitor.start_reports(node, number, send)
 
     def close(self) -> None:
         """Send the last reports: the room has been closed at this node."""

@@ -235,7 +235,9 @@ class ReplicatedRoom:
         self._pending: list[PackedChange] = []
         """Further changes to publish: of participants that left unpublished, or freed a slot."""
         self._publishing: asyncio.Task[None] | None = None
-        self._remote = RemoteParticipants(room, hub, owner.remote_connection, self._remote_changed)
+        self._remote = RemoteParticipants(
+            room, hub, owner.remote_connection, lambda *change: self.subscribers.update(*change)
+        )
         self.subscribers: RemoteSubscribers = RemoteSubscribers(room, self._remote.by_slot, owner)
         """Those at other nodes."""
         self.monitor: RoomCallMonitor = room.feeds.monitor
@@ -276,7 +278,11 @@ class ReplicatedRoom:
     async def _publish_all(self) -> None:
         try:
             while self._touched or self._pending:
-                if changes := self._next_changes():
+                changes, self._pending = self._pending, []
+                while self._touched and len(changes) < DELTA_CHANGES:
+                    slot = next(iter(self._touched))
+                    changes += self._published.changes_of(self._touched.pop(slot))
+                if changes:
                     _, results = await self._owner.publish(self.name, changes)
                     self._handle_results(changes, results)
         except RedisUnavailable:
@@ -284,14 +290,6 @@ class ReplicatedRoom:
             self._owner.reload_later(self)  # which publishes again what Redis lacks by then
         finally:
             self._publishing = None
-
-    def _next_changes(self) -> list[PackedChange]:
-        """Take the changes of as many participants as one delta should have."""
-        changes, self._pending = self._pending, []
-        while self._touched and len(changes) < DELTA_CHANGES:
-            slot = next(iter(self._touched))
-            changes += self._published.changes_of(self._touched.pop(slot))
-        return changes
 
     def _handle_results(self, changes: list[PackedChange], results: list[Any]) -> None:
         """Follow changes that Redis refused: another node was first, or newer."""
@@ -326,22 +324,14 @@ class ReplicatedRoom:
                 _logger.warning("room %s: %s belongs to another participant", self.name, lost)
 
     def _session_in(self, slot: bytes) -> ConnectedSession | None:
-        sessions = self._open.sessions.values()
-        return next(
-            (
-                session
-                for session in sessions
-                if slot_held_by(session.connection.participant) == slot
-            ),
-            None,
-        )
+        for session in self._open.sessions.values():
+            if slot_held_by(session.connection.participant) == slot:
+                return session
+        return None
 
     def send_message(self, to: Identity | None, message: dict[str, Any], sender: Identity) -> int:
         """Send a message to remote participants, or to all; return how many listen."""
         return self.subscribers.send(to, message, sender)
-
-    def _remote_changed(self, node: str, participant: Participant) -> None:
-        self.subscribers.update(node, participant)
 
     async def wait_until_published(self) -> None:
         """Wait until the running publication has ended."""
@@ -368,32 +358,28 @@ class ReplicatedRoom:
             Unavailable: Redis is unavailable, and this node does not hold the name already; or
                 the instance has a newer connection.
         """
-        key = name_key(participant.identity, offer.name, offer.public)
+        owner = participant.identity
+        key = name_key(owner, offer.name, offer.public)
+        facts = pack_offer(owner, offer)
         with self._published.claiming(participant, key):
-            return await self._claim(participant, offer, claim, key)
-
-    async def _claim(
-        self, participant: Participant, offer: Offer, claim: Claim, key: bytes
-    ) -> Claim:
-        facts, digest = pack_offer(participant.identity, offer), offer.definition.digest
-        changes = self._published.changes_of(participant)
-        changes.append(up_change(participant, key, digest, claim, facts))
-        try:
-            version, results = await self._owner.publish(self.name, changes)
-        except RedisUnavailable as error:
-            if not offer.public or self._state.existing(participant.identity, offer.name, True):
-                return claim  # no other identity can claim it
-            raise Unavailable("the other servers cannot be reached", executed="no") from error
-        if results[-1] == b"taken":
-            raise AlreadyExists(f"toolkit {offer.name} belongs to another participant")
-        self._handle_results(changes[:-1], results[:-1])
-        if not results[-1]:
-            raise Unavailable("a newer connection of this instance is there", executed="no")
-        await self._wait_for_version(version)
-        self._published.mark_claimed(participant, key, facts)
-        yield_name(self._open, participant, offer)
-        number, base = results[-1]
-        return Claim(number, base)
+            changes = self._published.changes_of(participant)
+            changes.append(up_change(participant, key, offer.definition.digest, claim, facts))
+            try:
+                version, results = await self._owner.publish(self.name, changes)
+            except RedisUnavailable as error:
+                if not offer.public or self._state.existing(owner, offer.name, True):
+                    return claim  # no other identity can claim it
+                raise Unavailable("the other servers cannot be reached", executed="no") from error
+            if results[-1] == b"taken":
+                raise AlreadyExists(f"toolkit {offer.name} belongs to another participant")
+            self._handle_results(changes[:-1], results[:-1])
+            if not results[-1]:
+                raise Unavailable("a newer connection of this instance is there", executed="no")
+            await self._wait_for_version(version)
+            self._published.mark_claimed(participant, key, facts)
+            yield_name(self._open, participant, offer)
+            number, base = results[-1]
+            return Claim(number, base)
 
     async def _wait_for_version(self, version: int) -> None:
         """Wait until all changes up to a version are applied here."""
@@ -503,7 +489,9 @@ class ReplicatedRoom:
             self._reload()
             return
         begun, applied = self._invalidations, True
-        for change in () if is_own else changes:
+        if is_own:
+            changes = []
+        for change in changes:
             applied &= self._remote.apply_change(writer, change)
             yield
             if self._invalidations != begun:

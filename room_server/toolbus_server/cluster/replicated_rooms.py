@@ -68,18 +68,16 @@ class ReplicatedRooms:
         While Redis is unavailable the room begins empty, and is merged with the others' later.
         """
         while True:
-            replica = self._rooms.get(name) or self._open(name)
+            replica = self._rooms.get(name)
+            if replica is None:
+                open_room = self._hub.open(name)
+                replica = ReplicatedRoom(open_room, self._hub, self)
+                self._rooms[name] = open_room.routed.replication = replica
+                self.reload(replica)
             if replica.loading is not None and not replica.is_loaded:
                 await asyncio.wait([replica.loading], timeout=_ENTER_S)
             if self._rooms.get(name) is replica:  # else it has been closed meanwhile
                 return
-
-    def _open(self, name: str) -> ReplicatedRoom:
-        open_room = self._hub.open(name)
-        replica = ReplicatedRoom(open_room, self._hub, self)
-        self._rooms[name] = open_room.routed.replication = replica
-        self.reload(replica)
-        return replica
 
     def reload_all(self) -> None:
         """Read all rooms from Redis again, as changes may have been missed."""

@@ -24,7 +24,7 @@ from toolbus_server.calls.call_state import Offer
 from toolbus_server.registry.generations import Claim
 from toolbus_server.registry.models import Generation, Identity, Participant, RegisteredToolkit
 from toolbus_server.registry.tool_visibility import Steps
-from toolbus_server.registry.toolkit_definition import Definition, LazyDefinition
+from toolbus_server.registry.toolkit_definition import LazyDefinition
 
 __all__ = [
     "PackedChange",
@@ -48,6 +48,8 @@ __all__ = [
 
 PackedChange: TypeAlias = list[Any]
 """A change as `publish_change.lua` takes it: kind, slot, epoch, and more."""
+# One definition for all hosts that have the same.
+_definition = lru_cache(maxsize=256)(LazyDefinition)
 # A host of a thousand toolkits compares the facts of each whenever one of them changes.
 _hosted: WeakKeyDictionary[Generation, tuple[frozenset[str], bytes]] = WeakKeyDictionary()
 
@@ -79,7 +81,9 @@ def owner_key(identity: Identity) -> bytes:
 
 def name_key(owner: Identity, name: str, public: bool) -> bytes:
     """Return the key of a toolkit's name: of the name if public, else of owner and name."""
-    return b"+" + name.encode() if public else b"-" + owner_key(owner) + name.encode()
+    if public:
+        return b"+" + name.encode()
+    return b"-" + owner_key(owner) + name.encode()
 
 
 def pack_participant(participant: Participant, *, reads_chunks: bool) -> bytes:
@@ -228,12 +232,6 @@ def unpack_reserved(number: int, packed: bytes) -> tuple[Identity, bool, Generat
     return Identity(*fields[5:7]), offer.public, generation
 
 
-@lru_cache(maxsize=256)
-def _definition(name: str, digest: str, version: str, manifest: bytes) -> Definition:
-    """Return one definition for all hosts that have the same."""
-    return LazyDefinition(name, digest, version, manifest)
-
-
 def up_change(
     participant: Participant, key: bytes, digest: str, claim: Claim, facts: bytes
 ) -> PackedChange:
@@ -273,35 +271,32 @@ class Snapshot(NamedTuple):
 def snapshot_of(node_id: str, facts: dict[bytes, list[Any]]) -> Steps[Snapshot]:
     """Sort the facts of a room by kind, in steps; those of `node_id` are its own."""
     snapshot = Snapshot({}, {}, {}, {}, {}, [])
+    own_node = node_id.encode()
     for key, fact in facts.items():
-        _add_fact(snapshot, node_id.encode(), key, fact)
+        slot, name = key[1:17], key[18:]
+        match key[:1], fact:
+            case b"n", _:
+                snapshot.places[key[1:]] = _places_of(fact)
+            case b"k", [int(), int(), bytes()]:
+                snapshot.reserved[key[1:]] = fact
+            case b"m", [bytes() as node, int(), bytes(), list()]:
+                if node == own_node:
+                    published = snapshot.own.setdefault(slot, PublishedFacts(fact[1]))
+                    published.facts = fact[2]
+                else:
+                    snapshot.participants[slot] = fact
+            case b"t", [bytes() as node, int(), bytes(), int(), bytes()]:
+                if node == own_node:
+                    published = snapshot.own.setdefault(slot, PublishedFacts(fact[1]))
+                    published.hosted[name] = fact[4]
+                else:
+                    snapshot.hosted[slot, name] = fact
+            case b"s", _:
+                pass  # the seal
+            case _:
+                snapshot.invalid.append(key)
         yield
     return snapshot
-
-
-def _add_fact(snapshot: Snapshot, own_node: bytes, key: bytes, fact: list[Any]) -> None:
-    slot, name = key[1:17], key[18:]
-    match key[:1], fact:
-        case b"n", _:
-            snapshot.places[key[1:]] = _places_of(fact)
-        case b"k", [int(), int(), bytes()]:
-            snapshot.reserved[key[1:]] = fact
-        case b"m", [bytes() as node, int(), bytes(), list()]:
-            if node == own_node:
-                published = snapshot.own.setdefault(slot, PublishedFacts(fact[1]))
-                published.facts = fact[2]
-            else:
-                snapshot.participants[slot] = fact
-        case b"t", [bytes() as node, int(), bytes(), int(), bytes()]:
-            if node == own_node:
-                published = snapshot.own.setdefault(slot, PublishedFacts(fact[1]))
-                published.hosted[name] = fact[4]
-            else:
-                snapshot.hosted[slot, name] = fact
-        case b"s", _:
-            pass  # the seal
-        case _:
-            snapshot.invalid.append(key)
 
 
 def _places_of(record: Any) -> dict[str, Claim]:
