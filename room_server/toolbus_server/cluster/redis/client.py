@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from random import uniform
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from hiredis import Reader, pack_command
 from redis.asyncio.connection import Connection, ConnectionPool
@@ -60,7 +60,6 @@ _FATAL_ERRORS = (
     OutOfMemoryError,
     ReadOnlyError,
 )
-_PendingAnswers: TypeAlias = "deque[asyncio.Future[Any]]"
 _CLOSED = "Connection closed by server."
 _INCOMPLETE = object()
 
@@ -108,7 +107,7 @@ class RedisClient:
         self._pool = pool
         self._inbox = inbox
         self._subscriber = subscriber
-        self._pending: _PendingAnswers = deque()
+        self._pending: deque[asyncio.Future[Any]] = deque()
         self._was_connected = False
         self.is_connected = False
         """Whether commands can be sent."""
@@ -165,7 +164,10 @@ class RedisClient:
             )
         finally:
             was_connected, self.is_connected = self.is_connected, False
-            self._fail_pending()
+            pending, self._pending = self._pending, deque()
+            for answer in pending:
+                if not answer.done():
+                    answer.set_exception(RedisUnavailable("the connection to Redis was lost"))
             if was_connected:
                 self._subscriber.on_disconnected()
             for connection in (commands, inbox):
@@ -196,9 +198,11 @@ class RedisClient:
         checks = 0
         while checks < _CHECKS:
             await asyncio.sleep(ANSWER_S / _CHECKS)
-            first = self._pending[0] if self._pending else None
-            checks = checks + 1 if first is oldest and first is not None else 0
-            oldest = first
+            if self._pending and self._pending[0] is oldest:
+                checks += 1
+            else:
+                checks = 0
+                oldest = next(iter(self._pending), None)
         raise AnswerTimeout(f"no answer within {ANSWER_S:g} s")
 
     async def _run_subscriber(self) -> None:
@@ -225,12 +229,6 @@ class RedisClient:
             # Set here, as the messages behind this one may need an answer.
             self.is_connected = self._was_connected = True
             is_subscribed.set_result(None)
-
-    def _fail_pending(self) -> None:
-        pending, self._pending = self._pending, deque()
-        for answer in pending:
-            if not answer.done():
-                answer.set_exception(RedisUnavailable("the connection to Redis was lost"))
 
 
 def _address_of(connection: Connection) -> tuple[Any, ...]:
@@ -289,7 +287,7 @@ class RespConnection(asyncio.Protocol):
     def _flush(self) -> None:
         out, self._out = self._out, []
         if not self.ended.done() and not self.transport.is_closing():
-            self.transport.write(out[0] if len(out) == 1 else b"".join(out))
+            self.transport.write(b"".join(out))
 
     def data_received(self, data: bytes) -> None:
         """Pass on each complete answer."""

@@ -15,7 +15,7 @@ import asyncio
 import re
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -72,11 +72,12 @@ def acl_rule(user: str = "toolbus", *, has_database: bool = False) -> str:
         user: The user's name.
         has_database: Whether the nodes use another database than 0.
     """
-    database = {"select"} if has_database else set()
-    commands = sorted(_script_commands() | _ON_CHANNELS | _SENT | database)
+    commands = _script_commands() | _ON_CHANNELS | _SENT
+    if has_database:
+        commands.add("select")
     return (
         f"ACL SETUSER {user} on >PASSWORD resetkeys ~toolbus:* resetchannels &toolbus:* -@all "
-        + " ".join(f"+{command}" for command in commands)
+        + " ".join(f"+{command}" for command in sorted(commands))
     )
 
 
@@ -201,17 +202,13 @@ async def connect_error(error: BaseException, connection: Connection) -> CheckFa
 
     The exit code is `USAGE` where waiting does not help, and `UNAVAILABLE` where it may.
     """
-    for cause in _chain(error):
+    cause: BaseException | None = error
+    while cause is not None:
         for known in _CAUSES:
             if isinstance(cause, known.errors) and re.search(known.pattern, str(cause)):
                 return _report(known, cause, connection)
+        cause = cause.__cause__ or cause.__context__
     return _report(await _silent_cause(connection), error, connection)
-
-
-def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    while error is not None:
-        yield error
-        error = error.__cause__ or error.__context__
 
 
 def _report(known: _Cause, error: BaseException, connection: Connection) -> CheckFailed:
@@ -230,11 +227,15 @@ async def _silent_cause(connection: Connection) -> _Cause:
     if not isinstance(connection, SSLConnection):
         tls = ssl.create_default_context()
         tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-        return _UNKNOWN if await _first_bytes(connection, tls) is None else _TLS_ONLY
+        if await _first_bytes(connection, tls) is not None:
+            return _TLS_ONLY
+        return _UNKNOWN
     if (await _first_bytes(connection, None) or b"").startswith((b"+", b"-")):
         return _NO_TLS
     first = await _first_bytes(connection, connection.ssl_context.get())
-    return _CERTIFICATE if first and b"CERTIFICATE_REQUIRED" in first else _UNKNOWN
+    if first and b"CERTIFICATE_REQUIRED" in first:
+        return _CERTIFICATE
+    return _UNKNOWN
 
 
 async def _first_bytes(connection: Connection, tls: ssl.SSLContext | None) -> bytes | None:

@@ -170,31 +170,26 @@ def _sentinel_pool(url: str) -> SentinelConnectionPool:
     options = _OPTIONS | parse_url(f"redis://?{parts.query}") | _ALWAYS
     if database:
         options["db"] = int(database)
-    own = _sentinel_options(options)
+    # Those for Sentinels only, with those that apply to both.
+    names = [name for name in options if name.startswith("sentinel_")]
+    own = {name.removeprefix("sentinel_"): options.pop(name) for name in names}
+    if not own.keys() <= {"username", "password"}:
+        raise ValueError("an unknown option of Sentinels")
+    own |= _SENTINEL_OPTIONS
+    own |= {name: options[name] for name in options if name.startswith("ssl")}
     if _SENTINELS[parts.scheme]:
         own["ssl"] = options["ssl"] = True
     user, _, password = credentials.partition(":")
-    options |= {"username": unquote(user)} if user else {}
-    options |= {"password": unquote(password)} if password else {}
+    if user:
+        options["username"] = unquote(user)
+    if password:
+        options["password"] = unquote(password)
     options["resolver"] = resolver = HostResolver(LOOKUP_S)
     is_tls = options.pop("ssl", False)
     kind = ResolvingSentinelSSLConnection if is_tls else ResolvingSentinelConnection
     options["connection_class"] = kind
     manager = _Sentinels(sentinels, resolver, own)
     return SentinelConnectionPool(unquote(name), manager, **options)  # type: ignore[no-untyped-call]
-
-
-def _sentinel_options(options: dict[str, Any]) -> dict[str, Any]:
-    """Remove the options for Sentinels only, and return them with those that apply to both."""
-    names = [name for name in options if name.startswith("sentinel_")]
-    own = {name.removeprefix("sentinel_"): options.pop(name) for name in names}
-    if not own.keys() <= {"username", "password"}:
-        raise ValueError("an unknown option of Sentinels")
-    return (
-        own
-        | _SENTINEL_OPTIONS
-        | {name: options[name] for name in options if name.startswith("ssl")}
-    )
 
 
 class _Sentinels(Sentinel):
