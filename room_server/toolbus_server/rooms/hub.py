@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import NamedTuple, Protocol
@@ -25,7 +25,6 @@ from toolbus_server.registry.issuers import Issuers
 from toolbus_server.registry.models import Generation, Identity, Participant, Reservation
 from toolbus_server.registry.room_state import RoomState, ToolkitChange
 from toolbus_server.registry.tool_visibility import ToolVisibility
-from toolbus_server.registry.toolkit_definition import LazyDefinition
 from toolbus_server.rooms.event_feed import EventFeeds
 from toolbus_server.rooms.participant_requests import ParticipantRequests
 from toolbus_server.rooms.scheduling import FairScheduler
@@ -43,13 +42,9 @@ class ParkedName(NamedTuple):
     """A name that is reserved for its owner in a room without participants."""
 
     owner: Identity
-    name: str
     public: bool
-    digest: str
-    version: str
-    number: int
-    base: int
-    shared_with: frozenset[str]
+    generation: Generation
+    """The one that served the name, without its manifest."""
     last_number: int
     """The highest number of a generation that its owner has used in the room."""
     ends_at: float
@@ -58,30 +53,7 @@ class ParkedName(NamedTuple):
     @property
     def size(self) -> int:
         """How many names it counts as."""
-        return 1 + sum(map(len, self.shared_with)) // _SHARE_CHARS
-
-    def generation(self) -> Generation:
-        """Make the generation that serves the name, without host and manifest."""
-        definition = LazyDefinition(self.name, self.digest, self.version, b"")
-        return Generation(self.number, definition, [], self.shared_with, self.base)
-
-
-def _parked_names_of(state: RoomState) -> Iterator[ParkedName]:
-    """Yield what has to be stored of each name that is reserved in a room."""
-    for toolkit, reservation in state.reservations():
-        serving = toolkit.serving
-        yield ParkedName(
-            toolkit.owner,
-            toolkit.name,
-            toolkit.public,
-            serving.definition.digest,
-            serving.definition.version,
-            serving.number,
-            serving.base,
-            serving.shared_with,
-            state.last_generation_of(toolkit.owner),
-            reservation.ends_at,
-        )
+        return 1 + sum(map(len, self.generation.shared_with)) // _SHARE_CHARS
 
 
 @dataclass(slots=True, eq=False)
@@ -127,7 +99,16 @@ class ParkedRooms:
             The owners beyond their quota: their names are free at once.
         """
         self.take(room)
-        names = list(_parked_names_of(state))
+        names = [
+            ParkedName(
+                toolkit.owner,
+                toolkit.public,
+                toolkit.serving.without_manifest(),
+                state.last_generation_of(toolkit.owner),
+                reservation.ends_at,
+            )
+            for toolkit, reservation in state.reservations()
+        ]
         sizes = Counter[Identity]()
         for name in names:
             sizes[name.owner] += name.size
@@ -258,20 +239,31 @@ class Hub:
     def epoch_of(self, room: str, identity: Identity, instance: str) -> int | None:
         """Return the epoch of the session that this instance has in a room, if it has one."""
         open_room = self.rooms.get(room)
-        session = open_room.sessions.get((identity, instance)) if open_room else None
-        return session.connection.participant.epoch if session else None
+        if open_room is None or (identity, instance) not in open_room.sessions:
+            return None
+        return open_room.sessions[identity, instance].connection.participant.epoch
 
     def open(self, name: str) -> OpenRoom:
         """Find a room, or open it; the caller then has to join it or to `drop` it."""
         open_room = self.rooms.get(name)
-        if open_room is None:
-            room = RoutedRoom(RoomState(name, self._random, self._visibility, self.issuers))
-            feeds = EventFeeds(room, self._loop, self.scheduler)
-            toolkit_requests = ToolkitRequests(room, self.limits, feeds, self._manifests)
-            participant_requests = ParticipantRequests(room, feeds, self._loop.time)
-            open_room = OpenRoom(room, toolkit_requests, participant_requests, feeds)
-            self.rooms[name] = open_room
-            self._restore_names(open_room)
+        if open_room is not None:
+            return open_room
+        room = RoutedRoom(RoomState(name, self._random, self._visibility, self.issuers))
+        feeds = EventFeeds(room, self._loop, self.scheduler)
+        toolkit_requests = ToolkitRequests(room, self.limits, feeds, self._manifests)
+        participant_requests = ParticipantRequests(room, feeds, self._loop.time)
+        open_room = OpenRoom(room, toolkit_requests, participant_requests, feeds)
+        self.rooms[name] = open_room
+        now = self._loop.time()
+        for parked in self.parked.take(name):  # reserved for the time that is left to them
+            if parked.ends_at > now:
+                changes = room.state.restore_reservation(
+                    parked.owner,
+                    parked.generation,
+                    public=parked.public,
+                    last_number=parked.last_number,
+                )
+                self.reserve_names(open_room, changes, parked.ends_at - now)
         return open_room
 
     def join(self, name: str, session: ConnectedSession) -> OpenRoom:
@@ -287,20 +279,15 @@ class Hub:
         if old is None:
             open_room.routed.state.join(participant)
         else:
-            self._replace(open_room, old, participant)
+            changes = open_room.routed.state.replace(old.connection.participant, participant)
+            self._remove(open_room, old.connection)
+            open_room.feeds.publish(changes)
+            self.reserve_names(open_room, changes)
+            open_room.feeds.publish_participant(old.connection.participant, was_present=True)
+            old.replaced()
         open_room.feeds.publish_participant(participant, was_present=False)
         open_room.routed.publish_change(participant)
         return open_room
-
-    def _replace(
-        self, open_room: OpenRoom, old: ConnectedSession, participant: Participant
-    ) -> None:
-        changes = open_room.routed.state.replace(old.connection.participant, participant)
-        self._remove(open_room, old.connection)
-        open_room.feeds.publish(changes)
-        self.reserve_names(open_room, changes)
-        open_room.feeds.publish_participant(old.connection.participant, was_present=True)
-        old.replaced()
 
     def renew(self, name: str, session: ConnectedSession, newer: Participant) -> None:
         """Apply what a newer token of a participant grants."""
@@ -362,17 +349,6 @@ class Hub:
             replication.room_closed(beyond)
         if self._empty is not None and not self.rooms:
             self._empty.set()
-
-    def _restore_names(self, open_room: OpenRoom) -> None:
-        """Reserve the names of a room that begins again for the time that is left to them."""
-        now, state = self._loop.time(), open_room.routed.state
-        for name in self.parked.take(state.name):
-            if name.ends_at > now:
-                number = name.last_number
-                changes = state.restore_reservation(
-                    name.owner, name.generation(), public=name.public, last_number=number
-                )
-                self.reserve_names(open_room, changes, name.ends_at - now)
 
     # Participants of other nodes
 
