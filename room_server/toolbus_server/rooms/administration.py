@@ -205,24 +205,20 @@ class Administration:
 def _matcher(action: str, options: dict[str, Any]) -> Callable[[str, Participant], bool]:
     """Return a predicate for the participants of an action: by name or id, token, or identity."""
     if action == "kick":
-        return _kick_matcher(options)
+        room, wanted = options["room"], options["participant"]
+        if "issuer" not in options:  # from a node of an older version, which knows one issuer only
+            return lambda name, participant: (
+                name == room and wanted in (participant.id, participant.full_name)
+            )
+        kicked = Identity(options["issuer"], options["name"])
+        return lambda name, participant: (
+            name == room and (participant.id == wanted or participant.identity == kicked)
+        )
     if "jti" in options:
         return lambda _, participant: participant.jti == options["jti"]
     identity, at = Identity(options["issuer"], options["name"]), options["at"]
     return lambda _, participant: (
         participant.identity == identity and is_issued_before(participant.issued_at, at)
-    )
-
-
-def _kick_matcher(options: dict[str, Any]) -> Callable[[str, Participant], bool]:
-    room, wanted = options["room"], options["participant"]
-    if "issuer" not in options:  # from a node of an older version, which knows one issuer only
-        return lambda name, participant: (
-            name == room and wanted in (participant.id, participant.full_name)
-        )
-    identity = Identity(options["issuer"], options["name"])
-    return lambda name, participant: (
-        name == room and (participant.id == wanted or participant.identity == identity)
     )
 
 

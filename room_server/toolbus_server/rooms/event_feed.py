@@ -48,13 +48,22 @@ _MAX_TOOLS = 512
 # The last definition of a toolkit that is removed, and whether it still exists for others, may be
 # hidden from the receiver.
 _OF_REMOVED = {"title": "", "description": "", "version": "", "digest": "", "hosts": 0}
+_PARTICIPANT_EVENTS = {
+    (False, True): "participant_joined",
+    (True, True): "participant_changed",
+    (True, False): "participant_left",
+}
+"""The name of an event, by whether the participant was present before, and is now."""
 
 
 def toolkit_summary(
     toolkit: RegisteredToolkit, listing: Listing, issuers: Issuers
 ) -> dict[str, Any]:
     """Describe a toolkit for lists and events, to those who may see this of it: no schemas."""
-    manifest, alias = toolkit.serving.definition.manifest, issuers.alias_before(toolkit.owner)
+    manifest, hosts = toolkit.serving.definition.manifest, toolkit.serving.hosts
+    owner = {"name": toolkit.owner.name, "issuer": toolkit.owner.issuer}
+    if alias := issuers.alias_before(toolkit.owner):
+        owner["alias"] = alias
     summary = {
         "name": toolkit.name,
         "title": manifest.title,
@@ -62,15 +71,10 @@ def toolkit_summary(
         "version": manifest.version,
         "digest": toolkit.serving.definition.digest,
         "public": toolkit.public,
-        "owner": {
-            "name": toolkit.owner.name,
-            "issuer": toolkit.owner.issuer,
-            **({"alias": alias} if alias else {}),
-        },
-        "hosts": len(toolkit.serving.hosts),
+        "owner": owner,
+        "hosts": len(hosts),
         "tools": [tool.name for tool in listing.tools],
     }
-    hosts = toolkit.serving.hosts
     if hosts and all(host.assesses for host in hosts):
         summary["assesses"] = True
     if listing.reserve:
@@ -277,7 +281,10 @@ class EventFeed:
                 return  # the next batch of the room begins when all have read this one
         if self._recheck:
             self._recheck = False
-            yield from self._send_visibility()
+            for toolkit in self._state.toolkits_after(None):  # some became visible or hidden
+                yield from self._send_toolkit(toolkit)
+                yield
+                yield from self._read_batches()
         for toolkit in list(self._toolkits):
             if self._toolkits.pop(toolkit, True) is None:
                 yield from self._send_toolkit(toolkit)
@@ -301,22 +308,10 @@ class EventFeed:
                 self._toolkits |= dict.fromkeys(batch.toolkits_for(self.participant.identity))
             yield
 
-    def _send_visibility(self) -> Iterator[None]:
-        """Send which toolkits became visible or hidden by new grants."""
-        for toolkit in self._state.toolkits_after(None):
-            yield from self._send_toolkit(toolkit)
-            yield
-            yield from self._read_batches()
-
     def _send_participant(self, participant: Participant, was_present: bool) -> None:
         self._sent[participant] = participant.changed_at
-        if participant.is_present:
-            name = "participant_changed" if was_present else "participant_joined"
-        elif was_present:
-            name = "participant_left"
-        else:
-            return
-        if "participants" not in self._topics:
+        name = _PARTICIPANT_EVENTS.get((was_present, participant.is_present))
+        if name is None or "participants" not in self._topics:
             return
         hidden: dict[str, Any] = {} if participant.is_present else {"attributes": {}}
         packed = self._scheduler.packed(
@@ -333,16 +328,17 @@ class EventFeed:
             return
         if listing is None:
             del self._shown[toolkit]
-            name = "toolkit_removed"
-            self._send(name, {"toolkit": self._pack_toolkit(toolkit, None)})
+            self._send("toolkit_removed", {"toolkit": self._pack_toolkit(toolkit, None)})
             return
         if last is not None and last.changed_at == toolkit.changed_at:
             return
         self._shown[toolkit] = _Shown(toolkit.changed_at, toolkit.serving)
-        name = "toolkit_added" if last is None else "toolkit_changed"
         packed = self._pack_toolkit(toolkit, listing)
-        self._send(name, {"toolkit": packed})
-        if last is not None and last.serving in toolkit.reserve:
+        if last is None:
+            self._send("toolkit_added", {"toolkit": packed})
+            return
+        self._send("toolkit_changed", {"toolkit": packed})
+        if last.serving in toolkit.reserve:
             superseded = definition_summary(last.serving)
             self._send("toolkit_superseded", {"toolkit": packed, "superseded": superseded})
 
@@ -489,7 +485,7 @@ class EventFeeds:
                 and feed.includes("messages")
                 and not self._state.has_moved(receiver)
             ):
-                packed = pack_once(message) if packed is None else packed
+                packed = packed or pack_once(message)
                 accepted += feed.offer_message(packed)
                 yield
         return accepted

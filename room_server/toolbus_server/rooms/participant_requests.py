@@ -116,12 +116,20 @@ class ParticipantRequests:
             QuotaExceeded: The sender sends too many messages.
             NotFound: No participant has that name.
         """
-        self._check_message(connection, request)
         sender = connection.participant
-        to = None if request.to is None else self._named(connection, request.to, "to")
-        receivers = [] if to is None else self._state.participants_of(to)
-        if request.to is not None and not receivers:
-            raise NotFound(f"no participant named {request.to[:128]!r} is here")
+        need_grant(sender.scope.messaging, "send messages", "messaging")
+        if _MESSAGE_NAME.fullmatch(request.name) is None:
+            raise bad_option("name", "must be 1 to 64 of A-Z, a-z, 0-9, '_', '-' and '.'")
+        if len(request.body) > _MAX_MESSAGE_BYTES:
+            raise TooLarge(f"a message has at most {_MAX_MESSAGE_BYTES} bytes", executed="no")
+        connection.messages.check(self._now(), "messages")
+        to: Identity | None = None
+        receivers: list[Participant] = []
+        if request.to is not None:
+            to = self._named(connection, request.to, "to")
+            receivers = self._state.participants_of(to)
+            if not receivers:
+                raise NotFound(f"no participant named {request.to[:128]!r} is here")
         message = {
             "from": sender.packed_info,
             "name": request.name,
@@ -140,14 +148,6 @@ class ParticipantRequests:
 
     def _named(self, connection: Connection, text: str, option: str) -> Identity:
         return self._state.issuers.identity_of(text, connection.participant.identity, option)
-
-    def _check_message(self, connection: Connection, request: Send) -> None:
-        need_grant(connection.participant.scope.messaging, "send messages", "messaging")
-        if _MESSAGE_NAME.fullmatch(request.name) is None:
-            raise bad_option("name", "must be 1 to 64 of A-Z, a-z, 0-9, '_', '-' and '.'")
-        if len(request.body) > _MAX_MESSAGE_BYTES:
-            raise TooLarge(f"a message has at most {_MAX_MESSAGE_BYTES} bytes", executed="no")
-        connection.messages.check(self._now(), "messages")
 
     # Builders
 

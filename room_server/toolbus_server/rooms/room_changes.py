@@ -68,7 +68,7 @@ class RoomChanges:
         self._loop = loop
         self._publish = publish
         self._open = ChangeBatch(0)
-        self._published: ref[ChangeBatch] | None = None
+        self._published: Callable[[], ChangeBatch | None] = lambda: None
         self._timer: asyncio.TimerHandle | None = None
         self.latest = 0
         """The number of the last change."""
@@ -104,7 +104,7 @@ class RoomChanges:
 
     def _end_batch(self) -> None:
         self._timer = None
-        published = None if self._published is None else self._published()
+        published = self._published()
         if published is not None and published.unread > 0:
             self._schedule()  # so that at most two batches exist, however slow it goes
             return

@@ -244,7 +244,12 @@ class Lane:
             first = self._waiting[0]
             # Checked again when its turn comes: when it was accepted, those before it had not used
             # their time yet.
-            ended = None if has_begun else self._refusal()
+            ended: Ended | None = None
+            if self._usage is not None and not has_begun:
+                try:
+                    self._usage.check_work()
+                except QuotaExceeded as error:
+                    ended = Ended(None, error)
             while ended is None and (ended := self._step(first.walk)) is None:
                 yield
             self._waiting.popleft()
@@ -253,15 +258,6 @@ class Lane:
             has_begun = False
             yield  # a lane of many short walks must not keep the turn
         self._is_scheduled = False
-
-    def _refusal(self) -> Ended | None:
-        """Return the end of a walk that may not begin: its owner has used too much time."""
-        try:
-            if self._usage is not None:
-                self._usage.check_work()
-        except QuotaExceeded as error:
-            return Ended(None, error)
-        return None
 
     def _step(self, walk: Walk) -> Ended | None:
         if self._usage is None:

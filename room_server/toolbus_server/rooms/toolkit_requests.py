@@ -124,11 +124,18 @@ class ToolkitRequests:
             raise Unavailable("the connection has ended", executed="no")
         if participant.is_draining:
             raise Unavailable("this connection is draining: register on another", executed="no")
-        grant = participant.scope.agents
-        if not (grant.register_public_toolkit if public else grant.register_private_toolkit):
-            raise self._denied(participant, public, name)
-        if name and not participant.rights.may_register(name, public):
-            raise self._denied(participant, public, name)
+        kind = "public" if public else "private"
+        grant = f"agents.register_{kind}_toolkit"
+        has_grant = getattr(participant.scope.agents, f"register_{kind}_toolkit")
+        if has_grant and (not name or participant.rights.may_register(name, public)):
+            return
+        if has_grant:
+            grant = f"agents.register={name}"
+        self.denied += 1
+        _logger.warning("%r may not register the %s toolkit %s", participant.full_name, kind, name)
+        message = f"no grant to register the {kind} toolkit {name}".rstrip()
+        text = f"{message} ({grant.partition('=')[0]})"
+        raise PermissionDenied(text, details={"grant": grant})
 
     async def _register_with_claim(
         self, participant: Participant, offer: Offer, claim: Claim, must_be_only: bool
@@ -146,9 +153,8 @@ class ToolkitRequests:
                 self._check_conflict(participant, offer, below=claimed.number)
             return self._accept(participant, offer, claimed, is_new=claim.number is None)
         finally:
-            replication.participant_changed(
-                participant
-            )  # publishes the toolkit, or withdraws the claim
+            # Publishes the toolkit, or withdraws the claim.
+            replication.participant_changed(participant)
 
     def _check_still(self, participant: Participant, offer: Offer) -> None:
         """Check what may have changed while the manifest was read or the name was claimed."""
@@ -224,17 +230,6 @@ class ToolkitRequests:
                 f"one identity has at most {most} toolkits in a room: unregister some"
             )
         raise QuotaExceeded(f"one room has at most {limits.max_room_toolkits} toolkits")
-
-    def _denied(self, participant: Participant, public: bool, name: str) -> PermissionDenied:
-        kind = "public" if public else "private"
-        self.denied += 1
-        _logger.warning("%r may not register the %s toolkit %s", participant.full_name, kind, name)
-        message = f"no grant to register the {kind} toolkit {name}".rstrip()
-        grant = f"agents.register_{kind}_toolkit"
-        if getattr(participant.scope.agents, f"register_{kind}_toolkit"):
-            grant = f"agents.register={name}"
-        text = f"{message} ({grant.partition('=')[0]})"
-        return PermissionDenied(text, details={"grant": grant})
 
     def unregister(self, connection: Connection, request: Unregister) -> Walk:
         """Remove a participant from the hosts of a toolkit. Raises NotFound if it is not one."""
@@ -437,9 +432,9 @@ class ManifestQuota:
     ) -> None:
         """Refuse a registration with which a quota would be exceeded. Raises QuotaExceeded."""
         size = len(offer.definition.packed)
-        is_replaced = existing is not None and existing in participant.toolkits
-        replaced = _size_of(existing) if existing is not None and is_replaced else 0
-        hosted = sum(map(_size_of, participant.toolkits)) - replaced
+        hosted = sum(
+            _size_of(toolkit) for toolkit in participant.toolkits if toolkit is not existing
+        )
         if hosted + size > MAX_PARTICIPANT_BYTES:
             raise QuotaExceeded(
                 f"the manifests of one participant have at most {MAX_PARTICIPANT_BYTES} bytes"
