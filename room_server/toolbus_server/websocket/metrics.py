@@ -51,8 +51,17 @@ class ServerMetrics(Collector):
             ("toolkits", "Toolkits that have a host.", sum(map(_count_toolkits, rooms))),
             ("calls_in_flight", "Calls and assessments that have not ended.", router.in_flight),
         ]
-        if self._node is not None:
-            gauges += _cluster_gauges(self._node)
+        node = self._node
+        if node is not None:
+            gauges += [
+                ("redis_up", "1 while this node has its lease in Redis, else 0.", node.has_lease()),
+                ("redis_outage_seconds", "Time without Redis so far.", node.outage.lasts_s),
+                (
+                    "node_isolated",
+                    "1 while this node has no Redis and another node has, else 0.",
+                    node.isolation.is_isolated,
+                ),
+            ]
         for name, text, value in gauges:
             yield GaugeMetricFamily(f"toolbus_{name}", text, value)
         ended = {"ok": router.succeeded} | {code: router.failures[code] for code in _CODES}
@@ -77,18 +86,6 @@ class ServerMetrics(Collector):
             ),
         ):
             yield CounterMetricFamily(f"toolbus_{name}", text, value)
-
-
-def _cluster_gauges(node: Node) -> list[tuple[str, str, float]]:
-    return [
-        ("redis_up", "1 while this node has its lease in Redis, else 0.", node.has_lease()),
-        ("redis_outage_seconds", "Time without Redis so far.", node.outage.lasts_s),
-        (
-            "node_isolated",
-            "1 while this node has no Redis and another node has, else 0.",
-            node.isolation.is_isolated,
-        ),
-    ]
 
 
 def _count_toolkits(open_room: OpenRoom) -> int:

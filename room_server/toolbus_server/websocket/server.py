@@ -155,7 +155,6 @@ class RoomServer:
             process_response=_name_protocol,
             create_connection=self._make_connection,  # type: ignore[arg-type]  # a factory, as its documentation allows
             subprotocols=[Subprotocol(SUBPROTOCOL)],
-            select_subprotocol=_select_subprotocol,
             compression=None,
             max_size=self._settings.limits.max_frame_bytes,
             write_limit=WRITE_LIMIT_BYTES,
@@ -271,7 +270,8 @@ class RoomServer:
         if self._join_rate_limiter.is_full:
             self.admission.refused["too_many_at_once"] += 1
             refusal = connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, _TOO_MANY_AT_ONCE)
-            return _with_retry_after(refusal)
+            refusal.headers["Retry-After"] = _RETRY_AFTER_S
+            return refusal
         permit = self._join_rate_limiter.acquire()
         if permit is None:
             return self._admit(connection, request)
@@ -299,7 +299,9 @@ class RoomServer:
         response = connection.respond(HTTPStatus(decision.status), decision.text)
         if decision.limit:
             response.headers[LIMIT_HEADER] = decision.limit
-        return _with_retry_after(response) if decision.status in _TEMPORARY else response
+        if decision.status in _TEMPORARY:
+            response.headers["Retry-After"] = _RETRY_AFTER_S
+        return response
 
     async def _handle(self, connection: ServerConnection) -> None:
         assert isinstance(connection, AcceptedConnection)
@@ -339,11 +341,6 @@ class RoomServer:
         if current is not None and participant.epoch <= current:  # the newer connection was faster
             return _REPLACED, "replaced by a newer connection"
         return None
-
-
-def _with_retry_after(response: Response) -> Response:
-    response.headers["Retry-After"] = _RETRY_AFTER_S
-    return response
 
 
 def _checked(settings: ServerSettings) -> ServerSettings:
@@ -386,7 +383,3 @@ def _refuse_method(connection: ServerConnection, request: ReceivedRequest) -> Re
     if request.protocol != "HTTP/1.1":
         return connection.respond(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "Only HTTP/1.1.\n")
     return None
-
-
-def _select_subprotocol(_connection: Any, offered: Any) -> Subprotocol | None:
-    return Subprotocol(SUBPROTOCOL) if SUBPROTOCOL in offered else None

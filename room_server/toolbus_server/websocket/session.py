@@ -288,7 +288,11 @@ class Session:
         """Answer a request other than a call."""
         began = thread_time()
         try:
-            self._check_quotas(request)
+            if type(request) in _CHANGES:
+                now = self._loop.time()
+                self.connection.changes.check(now, "changes")
+                self.connection.usage.changes.check(now, "changes")
+            self.connection.usage.check_work()
             body = _REQUEST_HANDLERS[type(request)](self, request)
             if isinstance(body, Generator):
                 self._walk(request, body)
@@ -345,13 +349,6 @@ class Session:
         task = self._loop.create_task(answer())
         self._pending_answers.add(task)
         task.add_done_callback(self._pending_answers.discard)
-
-    def _check_quotas(self, request: RequestFrame) -> None:
-        if type(request) in _CHANGES:
-            now = self._loop.time()
-            self.connection.changes.check(now, "changes")
-            self.connection.usage.changes.check(now, "changes")
-        self.connection.usage.check_work()
 
     def _result(self, request_id: int, packed: bytes) -> Result:
         if len(packed) > self._hub.limits.max_frame_bytes - 64:
