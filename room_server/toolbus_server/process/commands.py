@@ -77,24 +77,17 @@ def _read_config(ctx: typer.Context, path: Path | None) -> Path | None:
     options = {option.opts[0]: option for option in ctx.command.params}
     ctx.default_map = {}
     for name, value in settings.items():
-        option = options[f"--{name.replace('_', '-')}"]
+        option: Any = options[f"--{name.replace('_', '-')}"]
+        form, adapter = _FILE_SETTINGS[name]
         try:
-            _check_setting(ctx, option, *_FILE_SETTINGS[name], value)
+            adapter.validate_python(value, strict=True)
+            option.process_value(ctx, value)  # checks the range
         except typer.BadParameter as error:
             raise typer.BadParameter(f"{path}: {name}: {error.message}") from error
+        except ValueError as error:  # a value may be a secret
+            raise typer.BadParameter(f"{path}: {name}: must be {form}") from error
         ctx.default_map[str(option.name)] = value
     return path
-
-
-def _check_setting(
-    ctx: typer.Context, option: Any, form: str, adapter: TypeAdapter[Any], value: Any
-) -> None:
-    """Check the type of a setting, then its range, as that of its option."""
-    try:
-        adapter.validate_python(value, strict=True)
-    except ValueError as error:
-        raise typer.BadParameter(f"must be {form}") from error  # a value may be a secret
-    option.process_value(ctx, value)
 
 
 _JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -327,7 +320,7 @@ def _create(
     """
     with reporting(as_json=json, local=True):
         old = list(load_keys(out)) if out.exists() else []
-        issuer = iss or (old[0].iss if old else "toolbus")
+        issuer = iss or next((ring_key.iss for ring_key in old), "toolbus")
         known = (ring_key.alias for ring_key in old if ring_key.iss == issuer and ring_key.alias)
         alias = alias or next(known, None)
         kid = kid or f"{datetime.now(UTC):%Y-%m-%d}-{secrets.token_hex(3)}"

@@ -69,8 +69,7 @@ def add_key(path: Path, key: Key) -> KeyRing:
     old = list(KeyRing.load(path)) if path.exists() else []
     ring = KeyRing([*old, key])
     if old:
-        before = path.read_text(encoding="utf-8")
-        text = f"{before}{'' if before.endswith(chr(10)) else chr(10)}\n{text}"
+        text = path.read_text(encoding="utf-8").removesuffix("\n") + "\n\n" + text
     KeyRing.from_toml(text)
     write_atomically(path, text.encode(), mode=0o600, sync=True)
     return ring
@@ -102,7 +101,9 @@ def check_writers(path: Path) -> None:
             raise ValueError(
                 f"{place} belongs to another user, who could add keys: chown {os.getuid()} {quoted}"
             )
-        others = stat.S_IWOTH if _is_private_group(found) else stat.S_IWGRP | stat.S_IWOTH
+        others = stat.S_IWOTH
+        if not _is_private_group(found):
+            others |= stat.S_IWGRP
         if found.st_mode & others and not found.st_mode & stat.S_ISVTX:
             raise ValueError(f"other users can change {place}: chmod go-w {quoted}")
 
@@ -184,21 +185,16 @@ class KeyReloader:
     async def follow(self) -> None:
         """Poll once a second, until cancelled. Files are read on a thread, as disks may be slow."""
         while True:
-            is_requested = await self._wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_POLL_INTERVAL_S):
+                    await self._requested.wait()
+            is_requested = self._requested.is_set()
+            self._requested.clear()
             keys = await _KEY_THREADS.run(partial(self._poll, is_requested))
             if keys is not None:
                 self._trust(keys)
                 # A warning, so that it is logged: an operator who changed a file waits for it.
                 _logger.warning("trusted keys: %s", ", ".join(repr(key.kid) for key in keys))
-
-    async def _wait(self) -> bool:
-        try:
-            async with asyncio.timeout(_POLL_INTERVAL_S):
-                await self._requested.wait()
-        except TimeoutError:
-            return False
-        self._requested.clear()
-        return True
 
 
 def _version_of(path: Path) -> tuple[int | None, ...]:

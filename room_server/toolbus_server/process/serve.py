@@ -230,11 +230,9 @@ def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
         # An empty password: an encrypted key is refused, instead of a prompt for its password.
         context.load_cert_chain(cert, key, password="")
     except ssl.SSLError as error:
-        reason = (
-            "the key is not the certificate's"
-            if "MISMATCH" in str(error)
-            else "both must be PEM files, and the key not encrypted"
-        )
+        reason = "both must be PEM files, and the key not encrypted"
+        if "MISMATCH" in str(error):
+            reason = "the key is not the certificate's"
         raise UsageError(f"no TLS with {cert} and {key}: {reason}") from error
     except OSError as error:
         missing = next(

@@ -182,8 +182,9 @@ class Supervisor:
                 if how and self._error is None:
                     _logger.warning("worker %s%s", name, how)
                 return
-            lived_long = now() - began_s >= _LONG_LIFE_S
-            pause_s = 0.0 if lived_long else min(max(_PAUSE_S, 2 * pause_s), _LONGEST_PAUSE_S)
+            pause_s = min(max(_PAUSE_S, 2 * pause_s), _LONGEST_PAUSE_S)
+            if now() - began_s >= _LONG_LIFE_S:
+                pause_s = 0.0
             _logger.warning("worker %s%s: restart in %.1f s", name, how or ", ended", pause_s)
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause_s)
@@ -203,8 +204,10 @@ class Supervisor:
         try:
             own = replace(self._options, node=name, workers=1)
             process.stdin.write(pickle.dumps((own, self._family, chosen_output())))
-            if self._stopping.is_set():  # since before it was started
-                (self._kill_all if self._killed_by else self._drain_all)()
+            if self._killed_by:  # since before it was started
+                self._kill_all()
+            elif self._stopping.is_set():
+                self._drain_all()
             self._on_line(number, name, await process.stdout.readline())
             if is_hanging := await is_silent(process.stdout):
                 with suppress(ProcessLookupError):
@@ -213,10 +216,14 @@ class Supervisor:
         finally:
             del self._running[number]
             self._listening.discard(number)
-        how = f"with exit code {code}" if code >= 0 else f"by {signal.Signals(-code).name}"
+        if not code:
+            return ""
+        how = f"with exit code {code}"
+        if code < 0:
+            how = f"by {signal.Signals(-code).name}"
         if is_hanging:
             how += ", as it did not respond"
-        return f", pid {process.pid}, ended {how}" if code else ""
+        return f", pid {process.pid}, ended {how}"
 
     def _on_line(self, number: int, name: str, line: bytes) -> None:
         """Process what a worker wrote: that it listens, or why not; "" if it ended before."""
