@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import takewhile
 
 from toolbus_toolkits.shell.reading.evaluating import is_special_name
 from toolbus_toolkits.shell.reading.parts import UnreadableError, Word
@@ -160,9 +159,10 @@ _JOINERS = re.compile("[\u00ad\u200c\u200d\U000e0020-\U000e007f]")
 # bash gives them a value of its own, whatever it starts with.
 _SET_BY_BASH = frozenset(["_", "SHLVL", "OLDPWD", "IFS", "SHELL"])
 
-# A piece of a word: its text, or None where that is known only when the line runs; and whether it
-# is quoted.
-_Piece = tuple[str | None, bool]
+_UNKNOWN = "\0"
+"""The text of a piece that is known only when the line runs; no line and no variable has a NUL."""
+_Piece = tuple[str, bool]
+"""A piece of a word: its text, and whether it is quoted."""
 
 
 class WordReader:
@@ -261,7 +261,7 @@ class WordReader:
             mark = text[index]
             if mark in "<>" and text.startswith("(", index + 1):
                 index = self._read_commands(index)
-                self._pieces.append((None, True))
+                self._pieces.append((_UNKNOWN, True))
                 continue
             read = self._unquoted_readers.get(mark)
             if read is None:
@@ -377,47 +377,39 @@ class WordReader:
         return index + 1
 
     def _add_unknown(self, *, is_quoted: bool) -> None:
-        self._pieces.append((None, is_quoted))
+        self._pieces.append((_UNKNOWN, is_quoted))
         self._is_split = self._is_split or not is_quoted
 
     def _add_variable(self, name: str, *, is_quoted: bool) -> None:
         value = self._environment.get(name)
-        if name in _SET_BY_BASH or is_special_name(name):
-            value = None
-        if value is not None:
-            self.used_names.add(name)
-        if value is None:
+        if value is None or name in _SET_BY_BASH or is_special_name(name):
             self._add_unknown(is_quoted=is_quoted)
-        elif is_quoted:
-            self._pieces.append((value, True))
-        elif not value or any(mark in value for mark in " \t\n*?[\\"):
-            self._add_unknown(is_quoted=False)
-        else:
+            return
+        self.used_names.add(name)
+        if is_quoted or (value and not any(mark in value for mark in " \t\n*?[\\")):
             # Neither braces nor a tilde of a value are expanded.
             self._pieces.append((value, True))
+        else:
+            self._add_unknown(is_quoted=False)
 
     def _finish(self, source: str, *, is_assigned: bool) -> Word:
-        pieces = self._pieces
-        unquoted = "".join("\0" if is_quoted else text or "\0" for text, is_quoted in pieces)
+        unquoted = "".join(_UNKNOWN if is_quoted else text for text, is_quoted in self._pieces)
         if "{" in unquoted and not is_assigned and _BRACES.search(unquoted):
             raise UnreadableError(f"the braces of `{source[:40]}` are not read")
         if "~" in unquoted:
             self._expand_tildes(source, is_assigned=is_assigned)
-        prefix = ""
-        for text, _ in pieces:
-            if text is None:
-                # Of an unknown value in the middle, all that comes later is unknown too.
-                return Word(
-                    source,
-                    None,
-                    is_pattern=not is_assigned and _PATTERN.search(unquoted) is not None,
-                    prefix=prefix,
-                    is_split=self._is_split and not is_assigned,
-                    suffix=_known_end(pieces),
-                )
-            prefix += text
         is_pattern = not is_assigned and _PATTERN.search(unquoted) is not None
-        return Word(source, prefix, is_pattern=is_pattern)
+        value = "".join(text for text, _ in self._pieces)
+        if _UNKNOWN not in value:
+            return Word(source, value, is_pattern=is_pattern)
+        return Word(
+            source,
+            None,
+            is_pattern=is_pattern,
+            prefix=value.partition(_UNKNOWN)[0],
+            is_split=self._is_split and not is_assigned,
+            suffix=value.rpartition(_UNKNOWN)[2],
+        )
 
     def _expand_tildes(self, source: str, *, is_assigned: bool) -> None:
         """Replace the tildes that begin a path by the home directory."""
@@ -425,24 +417,19 @@ class WordReader:
         looks_assigned = _ASSIGNED.match(source)
         begins_at = _ASSIGNED_TILDE if is_assigned else _TILDE
         for number, (text, is_quoted) in enumerate(self._pieces):
-            if text is None or is_quoted or "~" not in text:
+            if is_quoted or "~" not in text:
                 continue
             is_last = number == len(self._pieces) - 1
             if number == 0 and text[0] == "~" and ((text == "~" and is_last) or text[1:2] == "/"):
                 if "~" not in text[1:]:
                     self.used_names.add("HOME")
                     # No letter of the home directory is a pattern.
-                    home = self._environment.get("HOME")
+                    home = self._environment.get("HOME", _UNKNOWN)
                     self._pieces[:1] = [(home, True), (text[1:], False)]
                     return
             is_first = number == 0 or is_assigned
             if looks_assigned or (is_first and begins_at.search(text)):
-                self._pieces[number] = (None, True)
-
-
-def _known_end(pieces: Sequence[_Piece]) -> str:
-    known = takewhile(lambda piece: piece[0] is not None, reversed(pieces))
-    return "".join(text or "" for text, _ in reversed(list(known)))
+                self._pieces[number] = (_UNKNOWN, True)
 
 
 def _check_visible(text: str) -> None:
