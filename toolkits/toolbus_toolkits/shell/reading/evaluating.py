@@ -42,7 +42,7 @@ _EVALUATING = frozenset(
 )
 _SET_OPTIONS = re.compile(r"[-+][euxvC]*o?")
 _SET_NAMES = frozenset("errexit nounset xtrace verbose noclobber pipefail".split())
-_SHOPT_NAMES = frozenset("nullglob globstar dotglob failglob nocaseglob".split())
+_SHOPT_WORDS = frozenset("nullglob globstar dotglob failglob nocaseglob -s -u -q -p".split())
 _TEST_UNARY = re.compile(r"-[abcdefghkprstuwxzGLNOSn]")
 _TEST_BINARY = frozenset("= == != < > -eq -ne -lt -le -gt -ge -nt -ot -ef".split())
 _ARITHMETIC = frozenset("-eq -ne -lt -le -gt -ge".split())
@@ -56,13 +56,14 @@ def is_special_name(name: str) -> bool:
     return name in _SPECIAL_NAMES or name.startswith(_SPECIAL_PREFIXES)
 
 
-def _without_wrappers(words: Sequence[Word]) -> Sequence[Word]:
-    """Return the words from the name of the builtin on."""
+def _builtin(command: SimpleCommand) -> SimpleCommand:
+    """Return the command without the words that only say that it is a builtin."""
+    words = command.words
     while words and words[0].value in {"command", "builtin"}:
         words = words[1:]
         while words and words[0].value in {"-p", "--"}:
             words = words[1:]
-    return words
+    return replace(command, words=words)
 
 
 def _has_plain_names(words: Iterable[Word]) -> bool:
@@ -72,10 +73,6 @@ def _has_plain_names(words: Iterable[Word]) -> bool:
 def _is_plain_declaration(arguments: Sequence[Word]) -> bool:
     words = [word for word in arguments if word.source not in {"-p", "-x"}]
     return all(_NAME_OR_ASSIGNMENT.fullmatch(word.source) for word in words)
-
-
-def _is_plain_unset(arguments: Sequence[Word]) -> bool:
-    return _has_plain_names(word for word in arguments if word.source not in {"-v", "-f"})
 
 
 def _is_plain_read(arguments: Sequence[Word]) -> bool:
@@ -148,36 +145,32 @@ def _is_plain_set(arguments: Sequence[Word]) -> bool:
     return True
 
 
-def _is_plain_shopt(arguments: Sequence[Word]) -> bool:
-    return all(
-        word.value in _SHOPT_NAMES or word.value in {"-s", "-u", "-q", "-p"} for word in arguments
-    )
-
-
 _PLAIN_FORMS: dict[str, Callable[[Sequence[Word]], bool]] = {
     "export": _is_plain_declaration,
     "readonly": _is_plain_declaration,
     "local": _is_plain_declaration,
-    "unset": _is_plain_unset,
+    "unset": lambda arguments: _has_plain_names(
+        word for word in arguments if word.source not in {"-v", "-f"}
+    ),
     "read": _is_plain_read,
     "printf": _is_plain_printf,
     "test": _is_plain_test,
     "set": _is_plain_set,
-    "shopt": _is_plain_shopt,
+    "shopt": lambda arguments: all(word.value in _SHOPT_WORDS for word in arguments),
 }
 
 
 def evaluation_fault(command: SimpleCommand) -> str:
     """Return why what a command evaluates cannot be read, or an empty text."""
-    words = _without_wrappers(command.words)
-    name = words[0].value if words else None
+    builtin = _builtin(command)
+    words = builtin.words
+    name = builtin.value(0)
     if name is None:
         return ""
     if name in _EVALUATING:
         return f"`{name}` may evaluate its arguments"
     if name == "[":
-        is_closed = words[-1].value == "]"
-        if not is_closed or not _is_plain_test(words[1:-1]):
+        if words[-1].value != "]" or not _is_plain_test(words[1:-1]):
             return "`[` may evaluate its arguments"
         return ""
     is_plain = _PLAIN_FORMS.get(name)
@@ -192,10 +185,10 @@ def evaluation_fault(command: SimpleCommand) -> str:
 def assigned_names(command: SimpleCommand) -> list[str]:
     """Return the variables that a command sets; `*` stands for any."""
     names = [assignment.name for assignment in command.assignments]
-    words = _without_wrappers(command.words)
-    name = words[0].value if words else None
+    builtin = _builtin(command)
+    name = builtin.value(0)
     if name in {"export", "readonly", "local", "unset", "read"}:
-        matches = (_NAME_OR_ASSIGNMENT.fullmatch(word.source) for word in words[1:])
+        matches = (_NAME_OR_ASSIGNMENT.fullmatch(word.source) for word in builtin.words[1:])
         names += [match[1] for match in matches if match is not None]
         if name == "read":
             names.append("REPLY")

@@ -65,7 +65,8 @@ _SUBSCRIPT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\[")
 _REDIRECTION = re.compile(
     r"([0-9]*)(<<<|<<-?|<>|<&-?|>&-?|>>|>\||<(?!\()|>(?!\())|(&>>?)|(\{[A-Za-z_][A-Za-z0-9_]*\}[<>])"
 )
-_CHANGING_NAMES = frozenset(["BASH_ENV", "BASHOPTS", "SHELLOPTS", "POSIXLY_CORRECT"])
+# bash reads in another way if it starts with these: aliases, functions, modes.
+_CHANGES_READING = re.compile("BASH_ENV|BASHOPTS|SHELLOPTS|POSIXLY_CORRECT|BASH_FUNC_.*", re.DOTALL)
 # In other locales a byte of a letter may be a blank or a quote.
 _PLAIN_LOCALE = re.compile(r"C|POSIX|.*\.utf-?8", re.IGNORECASE)
 _LOCALE_NAMES = re.compile(r"LC_|LANG|export|read")
@@ -144,7 +145,7 @@ class _LineReader:
             read_backticks=self._read_backticks,
         )
         self.used_names = self._words.used_names
-        self._here_documents = find_here_documents(text) if "<<" in text else {}
+        self._here_documents: dict[int, HereDocument] = {}
         # Here-documents whose operator is read, by where their body begins; and in which
         # substitution that was.
         self._pending: dict[int, tuple[HereDocument, int]] = {}
@@ -154,6 +155,7 @@ class _LineReader:
         # tree-sitter counts bytes: with one byte for each letter its numbers are indexes.
         source = text
         if "<<" in text:
+            self._here_documents = find_here_documents(text)
             source = without_here_documents(text, self._here_documents)
         if len(_MARK.findall(source)) > MAX_MARKS:
             raise UnreadableError(f"it has more than {MAX_MARKS} blanks, operators and quotes")
@@ -183,6 +185,12 @@ class _LineReader:
         return UnreadableError(f"it is not understood from `{shown}` on")
 
     # The text between words.
+
+    def _skip_to(self, node: Node) -> None:
+        """Go on to a node, before which only blanks stand."""
+        self._skip_blanks()
+        if node.start_byte != self._index:
+            raise self._disagreement()
 
     def _skip_blanks(self, *, newlines: bool = True) -> None:
         """Go over blanks, joined lines and comments; with `newlines`, to the next statement."""
@@ -225,10 +233,10 @@ class _LineReader:
         self._operator = kind
         if kind == "\n":
             return
-        self._skip_blanks()
+        self._skip_to(node)
         end = node.end_byte
         text = self._text
-        if node.start_byte != self._index or text[self._index : end] != kind:
+        if text[self._index : end] != kind:
             raise self._disagreement()
         following = text[end : end + 1]
         if kind in _OPERATORS:
@@ -256,9 +264,7 @@ class _LineReader:
 
     def _read_statement(self, node: Node) -> None:
         kind = node.type
-        self._skip_blanks()
-        if node.start_byte != self._index:
-            raise self._disagreement()
+        self._skip_to(node)
         number = len(self.commands)
         is_piped = self._operator in _PIPES
         if kind in _SIMPLE or (kind == "test_command" and node.children[0].type == "["):
@@ -281,9 +287,6 @@ class _LineReader:
         if self._index < node.end_byte:
             raise self._disagreement()
 
-    def _read_compound(self, node: Node) -> None:
-        self._read_sequence(node.children)
-
     def _read_redirected(self, node: Node) -> None:
         body = node.children[0]
         if body.type in _REDIRECTS:
@@ -297,9 +300,9 @@ class _LineReader:
             if child.type == "do_group":
                 self._read_statement(child)
             elif child.type == "variable_name":
-                self._skip_blanks()
+                self._skip_to(child)
                 name = self._text[self._index : child.end_byte]
-                if child.start_byte != self._index or not _NAME.fullmatch(name):
+                if not _NAME.fullmatch(name):
                     raise self._disagreement()
                 if is_special_name(name):
                     raise UnreadableError(f"`{name}` changes how bash reads the line")
@@ -309,7 +312,7 @@ class _LineReader:
                 self._take(child)
                 if child.type == "in":
                     is_listed = True
-                    self._read_words()
+                    self._skip_words()
             elif not is_listed:
                 raise self._disagreement()
 
@@ -335,9 +338,7 @@ class _LineReader:
         is_pattern = True
         for child in node.children:
             if child.type in {";;", ";&", ";;&"}:
-                self._skip_blanks()
-                if child.start_byte != self._index:
-                    raise self._disagreement()
+                self._skip_to(child)
                 self._index = child.end_byte
             elif child.type == "comment":
                 continue
@@ -353,9 +354,7 @@ class _LineReader:
         """Read a word that begins where a node does; no word may be read in its middle."""
         if node.end_byte <= self._index:
             return
-        self._skip_blanks()
-        if node.start_byte != self._index:
-            raise self._disagreement()
+        self._skip_to(node)
         _, self._index = self._words.read(self._index)
         if self._index < node.end_byte:
             raise self._disagreement()
@@ -413,14 +412,11 @@ class _LineReader:
 
     # Simple commands.
 
-    def _read_words(self) -> list[Word]:
-        words: list[Word] = []
+    def _skip_words(self) -> None:
         self._skip_blanks(newlines=False)
         while self._index < len(self._text) and self._text[self._index] not in "\n|&;()":
-            read, self._index = self._words.read_all(self._index)
-            words += read
+            _, self._index = self._words.read_all(self._index)
             self._skip_blanks(newlines=False)
-        return words
 
     def _read_simple_command(self) -> None:
         text = self._text
@@ -445,7 +441,7 @@ class _LineReader:
             elif match := _ASSIGNMENT.match(text, self._index):
                 assignments.append(self._read_assignment(match))
                 is_measured = False
-            elif match := (_TIME.match(text, self._index) if is_measured else None):
+            elif is_measured and (match := _TIME.match(text, self._index)):
                 # The reserved word measures what follows.
                 self._index = start = match.end()
                 is_measured = False
@@ -625,7 +621,7 @@ class _LineReader:
 
 # The compound commands that are understood, by the name that the grammar has for them.
 _READERS: dict[str, Callable[[_LineReader, Node], None]] = {
-    **dict.fromkeys(_COMPOUND, _LineReader._read_compound),
+    **dict.fromkeys(_COMPOUND, lambda reader, node: reader._read_sequence(node.children)),
     "redirected_statement": _LineReader._read_redirected,
     "for_statement": _LineReader._read_for,
     "case_statement": _LineReader._read_case,
@@ -640,17 +636,12 @@ def _redirects_all(command: SimpleCommand) -> bool:
     return is_exec and any(redirection.is_input for redirection in command.redirections)
 
 
-def _changes_reading(name: str) -> bool:
-    """Whether bash reads in another way if it starts with a variable: aliases, functions, modes."""
-    return name in _CHANGING_NAMES or name.startswith("BASH_FUNC_")
-
-
 def _fault_of_text(line: str, environment: Mapping[str, str]) -> str:
     if len(line) > MAX_LINE_LENGTH:
         return f"it is longer than {MAX_LINE_LENGTH} characters"
     if _UNREADABLE_LETTER.search(line):
         return "it has an invisible character"
-    changed = next(filter(_changes_reading, environment), None)
+    changed = next(filter(_CHANGES_READING.fullmatch, environment), None)
     if changed is not None:
         return f"bash starts with `{changed}`, which may change how it reads"
     if _JOINED_OPERATOR.search(line):

@@ -118,10 +118,8 @@ def with_plain_words(text: str) -> str:
             return "".join([*pieces, text[index:]])
         pieces.append(text[index : match.start()])
         found = match[0]
-        if found[0] == "'":
-            # Here a backslash is a letter.
-            single = _SINGLE_QUOTED.match(text, match.start())
-            found = single[0] if single else found
+        if single := _SINGLE_QUOTED.match(text, match.start()):
+            found = single[0]  # a backslash is a letter here
         index = match.start() + len(found)
         if match["blank"]:
             pieces.append(" " * len(found))
