@@ -29,11 +29,11 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from toolbus_toolkits.shell.commands import (
-    STANDARD_FOLDERS,
     files,
     names_in,
     reaches_further,
     scripts,
+    without_standard_folder,
     wrappers,
 )
 from toolbus_toolkits.shell.commands.scripts import interpreter, is_code_option
@@ -49,8 +49,6 @@ _SPACE = re.compile(r"\s")
 _SPACES = re.compile(r"\s+")  # U+001F is one of them
 _MAY_BE_MORE = re.compile(r"[\s\0]")
 """A word with one of these may be a command with its words, or more than is known."""
-_SPECIAL = "\\*'\" "
-"""The letters of a word that mean something else in a pattern."""
 _TEXT_OPTION = re.compile(
     r"-[A-Za-z]*m|-k|-d|--(?:[a-z-]*(?:message|title|body|description|notes?|subject|comment|reason"
     r"|prompt|summary|name-?pattern)|grep|author|trailer|exclude|include|data(?:-[a-z]+)?)",
@@ -129,13 +127,13 @@ def covers(pattern: str, command: SimpleCommand) -> bool:
     found = _parsed(pattern)
     words = [_assignment_text(assignment) for assignment in command.assignments]
     if command.words:
-        words.append(_sure_name(_text_of(command.words[0])))
+        words.append(without_standard_folder(_text_of(command.words[0])))
     words = [_SPACE.sub(_INNER_SPACE, word) for word in words]
     if found.name and (not words or words[0].rpartition("/")[2] != found.name):
         return False
     words += (_SPACE.sub(_INNER_SPACE, _text_of(word)) for word in command.words[1:])
     name, space, rest = found.chunks[0].partition(" ")
-    chunks = (f"{_sure_name(name)}{space}{rest}", *found.chunks[1:])
+    chunks = (f"{without_standard_folder(name)}{space}{rest}", *found.chunks[1:])
     text = " ".join(words)
     if command.takes_more:
         text += f" {_HOLE}"
@@ -312,12 +310,6 @@ def _assignment_text(assignment: Assignment) -> str:
     return f"{assignment.name}={_text_of(assignment.value)}"
 
 
-def _sure_name(name: str) -> str:
-    """Return a name without a standard folder: an allow rule for `ls` covers `/bin/ls`."""
-    folder, _, base = name.rpartition("/")
-    return base if folder in STANDARD_FOLDERS else name
-
-
 def _is_glob(chunks: Sequence[str], text: str) -> bool:
     """Whether a text is that of the chunks, with anything between each two of them."""
     first, last = chunks[0], chunks[-1]
@@ -406,7 +398,7 @@ def suggestion(command: SimpleCommand, *, is_exact: bool) -> str:
     words = command.words
     if not words or words[0].value is None or words[0].is_pattern or command.assignments:
         return ""
-    name = _sure_name(words[0].value)
+    name = without_standard_folder(words[0].value)
     second = command.value(1) or ""
     third = command.value(2) or ""
     base = name.rpartition("/")[2]  # `.venv/bin/python` runs what `python` does
@@ -420,10 +412,10 @@ def suggestion(command: SimpleCommand, *, is_exact: bool) -> str:
     if name in _ALL_GROUPS or second in _GROUPS.get(name, "").split():
         if third in ("run", *_RUNNING_WORDS) or not _WORD.fullmatch(third) or words[2].is_pattern:
             return _exact(command, name)
-        return f"{_escaped(name, _SPECIAL)} {second} {third}:*"
+        return f"{_escaped(name)} {second} {third}:*"
     if _WORD.fullmatch(second) and not words[1].is_pattern:
-        return f"{_escaped(name, _SPECIAL)} {second}:*"
-    return _exact(command, name) if name in _SEVERAL_TOOLS else f"{_escaped(name, _SPECIAL)}:*"
+        return f"{_escaped(name)} {second}:*"
+    return _exact(command, name) if name in _SEVERAL_TOOLS else f"{_escaped(name)}:*"
 
 
 def _exact(command: SimpleCommand, name: str) -> str:
@@ -435,7 +427,7 @@ def _exact(command: SimpleCommand, name: str) -> str:
         if not word.value or word.is_pattern:
             return ""
         texts.append(word.value)
-    exact = " ".join(_escaped(text, _SPECIAL) for text in texts)
+    exact = " ".join(_escaped(text) for text in texts)
     return exact if len(exact) <= _MAX_EXACT_CHARS and exact.isprintable() else ""
 
 
@@ -450,5 +442,6 @@ def exact_line(line: str) -> str:
     return exact if len(exact) <= _MAX_EXACT_CHARS and is_shown else ""
 
 
-def _escaped(text: str, special: str) -> str:
-    return "".join(f"\\{char}" if char in special else char for char in text)
+def _escaped(text: str, special: str = "\\*'\" ") -> str:
+    """Return a text as a pattern of itself: by default that of a word."""
+    return text.translate({ord(char): f"\\{char}" for char in special})

@@ -39,12 +39,12 @@ __all__ = [
     "MODULES",
     "ROWS",
     "SPECIAL",
-    "STANDARD_FOLDERS",
     "Effect",
     "command_name",
     "effect_of",
     "names_in",
     "reaches_further",
+    "without_standard_folder",
 ]
 
 
@@ -62,7 +62,7 @@ MODULES: tuple[ModuleType, ...] = (
 )
 """The modules of descriptions."""
 
-STANDARD_FOLDERS = frozenset(
+_STANDARD_FOLDERS = frozenset(
     ("/bin", "/sbin", "/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
 )
 """Where a program is the one that its bare name finds; anywhere else it may be any program."""
@@ -91,8 +91,13 @@ def command_name(command: SimpleCommand) -> str | None:
     word = command.words[0]
     if word.value is None or word.is_pattern:
         return None
-    folder, _, name = word.value.rpartition("/")
-    return name if folder in STANDARD_FOLDERS else word.value
+    return without_standard_folder(word.value)
+
+
+def without_standard_folder(name: str) -> str:
+    """Return a name without a standard folder: a rule for `ls` is about `/bin/ls` too."""
+    folder, _, base = name.rpartition("/")
+    return base if folder in _STANDARD_FOLDERS else name
 
 
 def effect_of(command: SimpleCommand) -> Effect:
