@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shlex
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
@@ -101,7 +101,19 @@ class InstallPlan:
 
     def lines(self) -> list[str]:
         """Return what would be done, a line each: every file, command and address. For people."""
-        return [one_line(line) for line in self._lines()]
+        old = self.replaced
+        title = f"bundle   {self.bundle.name} {self.bundle.version}".rstrip()
+        if old is not None:
+            title += f", in the place of {old.version or 'the same'}"
+        lines = [title]
+        for path, content in self.bundle.files.items():
+            sha = self.files[path][:12]
+            lines.append(f"write    {self.home / path}  {len(content):,} bytes  sha256 {sha}")
+        lines += (f"remove   {self.home / path}" for path in self.removed_files)
+        lines += (_server_line(self.bundle, name) for name in self.bundle.servers)
+        lines += (f"remove   MCP server {name}" for name in self.removed_servers)
+        lines += (f"warning  {warning}" for warning in self.warnings)
+        return [one_line(line) for line in lines]
 
     def apply(self) -> InstallResult:
         """Install the bundle.
@@ -109,23 +121,29 @@ class InstallPlan:
         Raises `BundleRefused` if the home has changed since the plan, or a file cannot be written;
         nothing was changed.
         """
+        made = self.bundle
         with locked(self.home):
             state = HomeState(self.home)
-            now = make_plan(self.bundle, state, origin=self.origin, replace=self.replace)
+            now = make_plan(made, state, origin=self.origin, replace=self.replace)
             if now.lines() != self.lines():
                 raise BundleRefused(f"{self.home} has changed since the plan was made: try again")
             if not self.is_installed:
-                self._write(state)
-        return self._result()
-
-    def _write(self, state: HomeState) -> None:
-        changes: dict[str, bytes | None] = dict(self.bundle.files)
-        changes.update(dict.fromkeys(self.removed_files))
-        state.change(
-            state.installed.with_bundle(self._receipt()),
-            changes,
-            added=self.bundle.servers,
-            removed=self.removed_servers,
+                state.change(
+                    state.installed.with_bundle(self._receipt()),
+                    {**made.files, **dict.fromkeys(self.removed_files)},
+                    added=made.servers,
+                    removed=self.removed_servers,
+                )
+        return InstallResult(
+            name=made.name,
+            version=made.version,
+            skills_installed=tuple(made.skills),
+            mcp_servers_installed=tuple(made.servers),
+            avatars_installed=tuple(made.avatars),
+            memory_templates_installed=tuple(made.memory_templates),
+            files=tuple(made.files),
+            warnings=self.warnings,
+            changed=not self.is_installed,
         )
 
     def _receipt(self) -> InstalledBundle:
@@ -145,33 +163,6 @@ class InstallPlan:
             requires=made.manifest.requires,
         )
 
-    def _result(self) -> InstallResult:
-        made = self.bundle
-        return InstallResult(
-            name=made.name,
-            version=made.version,
-            skills_installed=tuple(made.skills),
-            mcp_servers_installed=tuple(made.servers),
-            avatars_installed=tuple(made.avatars),
-            memory_templates_installed=tuple(made.memory_templates),
-            files=tuple(made.files),
-            warnings=self.warnings,
-            changed=not self.is_installed,
-        )
-
-    def _lines(self) -> Iterator[str]:
-        old = self.replaced
-        title = f"bundle   {self.bundle.name} {self.bundle.version}".rstrip()
-        yield title if old is None else f"{title}, in the place of {old.version or 'the same'}"
-        for path, content in self.bundle.files.items():
-            sha = self.files[path][:12]
-            yield f"write    {self.home / path}  {len(content):,} bytes  sha256 {sha}"
-        yield from (f"remove   {self.home / path}" for path in self.removed_files)
-        for name in self.bundle.servers:
-            yield _server_line(self.bundle, name)
-        yield from (f"remove   MCP server {name}" for name in self.removed_servers)
-        yield from (f"warning  {warning}" for warning in self.warnings)
-
 
 def make_plan(bundle: Bundle, state: HomeState, *, origin: str, replace: bool) -> InstallPlan:
     """Return the plan for a bundle.
@@ -184,8 +175,10 @@ def make_plan(bundle: Bundle, state: HomeState, *, origin: str, replace: bool) -
     servers = {name: entry_digest(entry) for name, entry in bundle.servers.items()}
     _check_requirements(bundle, state.installed)
     _check_shown(bundle)
-    _Ownership(bundle, state, replaced, files, servers).check()
-    removed_files, removed_servers, warnings = _left_over(state, replaced, files, servers)
+    old = replaced or InstalledBundle(name=bundle.name)
+    _check_files(state, old, files)
+    _check_servers(state, old, servers)
+    removed_files, removed_servers, warnings = _left_over(state, old, files, servers)
     state.mcp.changed(bundle.servers, removed_servers)  # raises if it would be too large
     missing = [
         f"MCP server {name}: the program {command} is not on this machine's PATH"
@@ -213,75 +206,53 @@ def make_plan(bundle: Bundle, state: HomeState, *, origin: str, replace: bool) -
     return plan
 
 
-class _Ownership:
-    """Who owns what a bundle wants to write. `replaced` is the installed bundle of its name."""
-
-    def __init__(
-        self,
-        bundle: Bundle,
-        state: HomeState,
-        replaced: InstalledBundle | None,
-        files: Mapping[str, str],
-        servers: Mapping[str, str],
-    ) -> None:
-        self._bundle, self._state = bundle, state
-        self._replaced = replaced or InstalledBundle(name=bundle.name)
-        self._files, self._servers = files, servers
-
-    def check(self) -> None:
-        """Raise `BundleRefused` for the first thing that is not this bundle's."""
-        for path in self._files:
-            self._check_file(path)
-        for name in self._servers:
-            self._check_server(name)
-
-    def _check_file(self, path: str) -> None:
-        owned = self._replaced.files.get(path)
-        if owned is None:
-            self._refuse_owned(path, self._state.installed.owner_of_file(path))
-            self._refuse_existing(path)
-            return
-        found = self._state.digest_of(path)
-        if found not in (None, owned, self._files[path]):
-            raise BundleRefused(f"{self._state.home / path} was changed: move it away first")
-
-    def _refuse_existing(self, path: str) -> None:
-        """Refuse a file, or the folder of a skill, that is there and of no bundle."""
+def _check_files(state: HomeState, old: InstalledBundle, files: Mapping[str, str]) -> None:
+    """Refuse the first file that is not this bundle's; `old` is what is installed of it."""
+    for path, sha in files.items():
+        if path in old.files:
+            if state.digest_of(path) not in (None, old.files[path], sha):
+                raise BundleRefused(f"{state.home / path} was changed: move it away first")
+            continue
+        _refuse_owned(path, state.installed.owner_of_file(path))
+        # A file, or the folder of a skill, may be there and of no bundle.
         place = "/".join(path.split("/")[:2]) if path.startswith(f"{INSTALLED_FOLDER}/") else path
-        is_mine = any(file.startswith(f"{place}/") for file in self._replaced.files)
-        if self._state.has_files(place if not is_mine else path):
+        is_mine = any(file.startswith(f"{place}/") for file in old.files)
+        if state.has_files(path if is_mine else place):
             raise BundleRefused(
-                f"{self._state.home / place} exists and no bundle has installed it: move it away"
+                f"{state.home / place} exists and no bundle has installed it: move it away"
             )
 
-    def _check_server(self, name: str) -> None:
-        owned, found = self._replaced.servers.get(name), self._state.digest_of_server(name)
-        if owned is None:
-            self._refuse_owned(f"MCP server {name}", self._state.installed.owner_of_server(name))
-            if found is not None:
-                raise BundleRefused(
-                    f"mcp.json has an MCP server {name} that no bundle has installed: rename it"
-                )
-        elif found not in (None, owned, self._servers[name]):
-            raise BundleRefused(f"MCP server {name} was changed in mcp.json: rename it first")
 
-    @staticmethod
-    def _refuse_owned(what: str, owner: str | None) -> None:
-        if owner is not None:
-            raise BundleRefused(f"{what} belongs to the installed bundle {owner}")
+def _check_servers(state: HomeState, old: InstalledBundle, servers: Mapping[str, str]) -> None:
+    """Refuse the first MCP server that is not this bundle's."""
+    for name, sha in servers.items():
+        found = state.digest_of_server(name)
+        if name in old.servers:
+            if found not in (None, old.servers[name], sha):
+                raise BundleRefused(f"MCP server {name} was changed in mcp.json: rename it first")
+            continue
+        _refuse_owned(f"MCP server {name}", state.installed.owner_of_server(name))
+        if found is not None:
+            raise BundleRefused(
+                f"mcp.json has an MCP server {name} that no bundle has installed: rename it"
+            )
+
+
+def _refuse_owned(what: str, owner: str | None) -> None:
+    if owner is not None:
+        raise BundleRefused(f"{what} belongs to the installed bundle {owner}")
 
 
 def _left_over(
     state: HomeState,
-    replaced: InstalledBundle | None,
+    old: InstalledBundle,
     files: Mapping[str, str],
     servers: Mapping[str, str],
 ) -> tuple[tuple[str, ...], tuple[str, ...], list[str]]:
     """Return what of a replaced bundle goes: files, servers; and warnings about what stays."""
-    if replaced is None:
-        return (), (), []
-    own_files, own_servers = state.as_installed(replaced)
-    old_files, old_servers = replaced.files.keys() - files, replaced.servers.keys() - servers
+    own_files, own_servers = state.as_installed(old)
+    old_files = old.files.keys() - files
+    old_servers = old.servers.keys() - servers
     warnings = [
         f"{state.home / path} was changed: it is kept, and is yours"
         for path in sorted(old_files - own_files)
