@@ -19,21 +19,19 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, StringConstraints
 
-from toolbus import InvalidArguments
 from toolbus.auth.grants import ToolPatterns, is_toolkit_name
-from toolbus.credential_references import refuse_references
 from toolbus.settings import home_of
 from toolbus.untrusted_text import one_line, visible
-from toolbus_toolkits.bundles.bundle import AVATARS
+from toolbus_toolkits.bundles.bundle import AVATARS, no_references
 from toolbus_toolkits.bundles.contents import BundleRefused, is_hidden
 from toolbus_toolkits.bundles.home_state import Installed, McpFile
-from toolbus_toolkits.bundles.manifest import validated
+from toolbus_toolkits.bundles.manifest import read_mapping, validated
 from toolbus_toolkits.bundles.transaction import recover
 from toolbus_toolkits.mcp.config import HOME_FILE
 from toolbus_toolkits.mcp.entry_keys import denies_tools, plain_key, restricts
 from toolbus_toolkits.mcp.names import toolkit_name
-from toolbus_toolkits.skills.files import UnreadableFile, read_bytes, text_of
-from toolbus_toolkits.skills.front_matter import MAX_FRONT_MATTER_BYTES, read_yaml
+from toolbus_toolkits.skills.files import UnreadableFile, read_bytes
+from toolbus_toolkits.skills.front_matter import MAX_FRONT_MATTER_BYTES
 from toolbus_toolkits.skills.library import Skills
 from toolbus_toolkits.skills.skill import standard_sources
 
@@ -170,14 +168,10 @@ def _read(path: Path) -> tuple[_Fields, list[str]]:
     """Read a file, within the limits of a manifest."""
     try:
         content, _ = read_bytes(Path(os.path.realpath(path)), MAX_FRONT_MATTER_BYTES)
-        data = read_yaml(text_of(content), str(path))
-        refuse_references(data)
     except UnreadableFile as error:
         raise AvatarRefused(f"{path} {error}") from None
-    except InvalidArguments as error:
-        raise AvatarRefused(f"{path}: {error.message}") from None
-    except ValueError as error:
-        raise AvatarRefused(str(error)) from None
+    data = read_mapping(content, str(path))
+    no_references(data, str(path))
     known: dict[str, Any] = {}
     notes: list[str] = []
     fields_by_key = {plain_key(field): field for field in _Fields.model_fields}

@@ -14,13 +14,18 @@ from toolbus import InvalidArguments
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.bounded_json import parse_json
 from toolbus_toolkits.bundles.contents import BundleRefused
-from toolbus_toolkits.bundles.manifest import AGX_FILE, BUNDLE_FILE, Manifest, read_manifest
+from toolbus_toolkits.bundles.manifest import (
+    AGX_FILE,
+    BUNDLE_FILE,
+    Manifest,
+    read_manifest,
+    read_mapping,
+)
 from toolbus_toolkits.credentials.references import refuse_references
 from toolbus_toolkits.mcp.config import ServerEntry, read_servers
 from toolbus_toolkits.mcp.entry_keys import read_entry
 from toolbus_toolkits.mcp.names import toolkit_name
 from toolbus_toolkits.skills.files import UnreadableFile, text_of
-from toolbus_toolkits.skills.front_matter import read_yaml
 from toolbus_toolkits.skills.skill import (
     INSTALLED_FOLDER,
     SKILL_FILE,
@@ -30,7 +35,7 @@ from toolbus_toolkits.skills.skill import (
     parse_skill,
 )
 
-__all__ = ["AVATARS", "MEMORY_TEMPLATES", "Bundle", "read_bundle"]
+__all__ = ["AVATARS", "MEMORY_TEMPLATES", "Bundle", "no_references", "read_bundle"]
 
 AVATARS = "avatars"
 MEMORY_TEMPLATES = "memory-templates"
@@ -67,7 +72,7 @@ def read_bundle(contents: Mapping[str, bytes]) -> Bundle:
     for name, given in manifest.servers:
         _add_server(bundle, name, given if isinstance(given, Mapping) else _json(contents, given))
     for name, path in manifest.avatars:
-        _no_references(_mapping(contents, path), path)
+        no_references(read_mapping(_file(contents, path), path), path)
         bundle.avatars.append(_add_file(bundle, contents, AVATARS, name, path))
     for name, path in manifest.memory_templates:
         bundle.memory_templates.append(_add_file(bundle, contents, MEMORY_TEMPLATES, name, path))
@@ -123,7 +128,7 @@ def _below(
 
 def _add_server(bundle: Bundle, name: str, entry: object) -> None:
     """Add an entry; a file may hold it alone, or as `mcpServers` has it."""
-    _no_references(entry, f"MCP server {one_line(name, 64)}")
+    no_references(entry, f"MCP server {one_line(name, 64)}")
     entries = _entries(name, entry)
     try:
         read = read_servers({"mcpServers": entries}, f"MCP server {one_line(name, 64)}")
@@ -176,17 +181,8 @@ def _json(contents: Mapping[str, bytes], path: str) -> object:
         raise BundleRefused(f"{path} {error}") from None
 
 
-def _mapping(contents: Mapping[str, bytes], path: str) -> object:
-    """Return an avatar's file, which is YAML or JSON."""
-    try:
-        return read_yaml(text_of(_file(contents, path)), path)
-    except UnreadableFile as error:
-        raise BundleRefused(f"{path} {error}") from None
-    except ValueError as error:
-        raise BundleRefused(str(error)) from None
-
-
-def _no_references(value: object, where: str) -> None:
+def no_references(value: object, where: str) -> None:
+    """Refuse a value that refers to a credential. Raises `BundleRefused`."""
     try:
         refuse_references(value)
     except InvalidArguments as error:

@@ -33,6 +33,7 @@ __all__ = [
     "Manifest",
     "Requirements",
     "read_manifest",
+    "read_mapping",
     "validated",
 ]
 
@@ -109,6 +110,19 @@ class _ToolbusManifest(_About):
     avatars: dict[_Name, _Path] = Field(default_factory=dict)
     memory_templates: dict[_Name, _Path] = Field(default_factory=dict)
 
+    def manifest(self) -> Manifest:
+        return Manifest(
+            form="toolbus",
+            name=self.name,
+            version=self.version,
+            description=self.description,
+            requires=self.requires,
+            skills=self.skills,
+            servers=tuple(self.mcp_servers.items()),
+            avatars=tuple(self.avatars.items()),
+            memory_templates=tuple(self.memory_templates.items()),
+        )
+
 
 class _AgxSkill(BaseModel, frozen=True):
     path: _Path
@@ -143,6 +157,21 @@ class _AgxManifest(_About, extra="ignore"):
     version: _LooseVersion = "0.1.0"
     components: _AgxComponents = _AgxComponents()
 
+    def manifest(self) -> Manifest:
+        parts = self.components
+        return Manifest(
+            form="agx",
+            name=self.name,
+            version=self.version,
+            description=self.description,
+            skills=tuple(skill.path for skill in parts.skills),
+            servers=tuple((server.name, server.config_path) for server in parts.mcp_servers),
+            avatars=tuple((avatar.name, avatar.config_path) for avatar in parts.avatars),
+            memory_templates=tuple(
+                (template.name, template.path) for template in parts.memory_templates
+            ),
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
@@ -174,45 +203,20 @@ def read_manifest(contents: Mapping[str, bytes]) -> Manifest:
             f"there is no {BUNDLE_FILE}, {AGX_FILE} or {SKILL_FILE} at its top: it is no bundle"
         )
     (file,) = found
+    data = read_mapping(contents[file], file)
+    if file == AGX_FILE:
+        return validated(_AgxManifest, data, file).manifest()
+    return validated(_ToolbusManifest, data, file).manifest()
+
+
+def read_mapping(content: bytes, file: str) -> dict[str, Any]:
+    """Return what a file of YAML or JSON says. Raises `BundleRefused`."""
     try:
-        data = read_yaml(text_of(contents[file]), file)
+        return read_yaml(text_of(content), file)
     except UnreadableFile as error:
         raise BundleRefused(f"{file} {error}") from None
     except ValueError as error:
         raise BundleRefused(str(error)) from None
-    if file == AGX_FILE:
-        return _of_agx(validated(_AgxManifest, data, file))
-    return _of_toolbus(validated(_ToolbusManifest, data, file))
-
-
-def _of_toolbus(read: _ToolbusManifest) -> Manifest:
-    return Manifest(
-        form="toolbus",
-        name=read.name,
-        version=read.version,
-        description=read.description,
-        requires=read.requires,
-        skills=read.skills,
-        servers=tuple(read.mcp_servers.items()),
-        avatars=tuple(read.avatars.items()),
-        memory_templates=tuple(read.memory_templates.items()),
-    )
-
-
-def _of_agx(read: _AgxManifest) -> Manifest:
-    parts = read.components
-    return Manifest(
-        form="agx",
-        name=read.name,
-        version=read.version,
-        description=read.description,
-        skills=tuple(skill.path for skill in parts.skills),
-        servers=tuple((server.name, server.config_path) for server in parts.mcp_servers),
-        avatars=tuple((avatar.name, avatar.config_path) for avatar in parts.avatars),
-        memory_templates=tuple(
-            (template.name, template.path) for template in parts.memory_templates
-        ),
-    )
 
 
 _ModelT = TypeVar("_ModelT", bound=BaseModel)
