@@ -72,8 +72,10 @@ def read_contents(path: Path) -> dict[str, bytes]:
         why = getattr(error, "strerror", None) or str(error)
         raise BundleRefused(f"{path}: cannot be read: {one_line(why, 200)}") from None
     _check_names(name for name, _ in read)
-    found = dict(read)
-    return found if is_folder else _without_wrapper(found)
+    tops = {name.partition("/")[0] for name, _ in read}
+    if is_folder or len(tops) != 1 or any("/" not in name for name, _ in read):
+        return dict(read)
+    return {name.partition("/")[2]: content for name, content in read}
 
 
 def checked_path(text: str) -> PurePosixPath:
@@ -95,7 +97,14 @@ def checked_path(text: str) -> PurePosixPath:
 
 def is_plain(path: str) -> bool:
     """Whether a path is relative, without `..`, and each part is the same on every file system."""
-    return all(map(_is_safe, path.split("/")))
+    return all(
+        part.isprintable()
+        and not set(part) & set('\\:*?"<>|')
+        and bool(part.strip(". "))
+        and part == part.strip()
+        and not part.endswith(".")
+        for part in path.split("/")
+    )
 
 
 def is_hidden(part: str) -> bool:
@@ -103,22 +112,11 @@ def is_hidden(part: str) -> bool:
     return part.startswith(".") or part == _LEFT_OUT
 
 
-def _is_safe(part: str) -> bool:
-    return (
-        part.isprintable()
-        and not set(part) & set('\\:*?"<>|')
-        and bool(part.strip(". "))
-        and part == part.strip()
-        and not part.endswith(".")
-    )
-
-
 def _of_folder(folder: Path) -> Iterator[tuple[str, bytes]]:
-    left, files = MAX_BYTES, 0
-    for path, name in _files_of(folder):
+    left = MAX_BYTES
+    for number, (path, name) in enumerate(_files_of(folder), 1):
         relative = str(checked_path(path.relative_to(folder).as_posix()))
-        files += 1
-        if files > MAX_FILES:
+        if number > MAX_FILES:
             raise BundleRefused(f"{folder}: has more than {MAX_FILES} files")
         try:
             content, _ = read_bytes(path, MAX_FILE_BYTES)
@@ -214,11 +212,3 @@ def _check_names(names: Iterable[str]) -> None:
         folders.update(map(str, PurePosixPath(key).parents))
     for key in folders & seen.keys():
         raise BundleRefused(f"{seen[key]!r} is a file and a folder")
-
-
-def _without_wrapper(found: dict[str, bytes]) -> dict[str, bytes]:
-    """Take the one folder that holds everything away."""
-    tops = {name.partition("/")[0] for name in found}
-    if len(tops) != 1 or any("/" not in name for name in found):
-        return found
-    return {name.partition("/")[2]: content for name, content in found.items()}
