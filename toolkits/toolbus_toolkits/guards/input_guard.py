@@ -112,13 +112,10 @@ def _texts(
 
 def _kind_of(name: str, described: object) -> ParameterKind:
     if isinstance(described, Mapping):
-        items = described.get("items")
-        for schema in (described, items if isinstance(items, Mapping) else {}):
-            kind = _FORMATS.get(str(schema.get("format", "")))
-            if kind is not None:
+        for schema in (described, described.get("items")):
+            if isinstance(schema, Mapping) and (kind := _FORMATS.get(str(schema.get("format")))):
                 return kind
-    words = _WORD.findall(name)
-    last = words[-1].lower() if words else ""
+    last = (_WORD.findall(name) or [""])[-1].lower()
     return next((kind for kind, names in _NAMES.items() if last in names), "text")
 
 
@@ -253,20 +250,6 @@ def _ip_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     return found
 
 
-def _has_another_scheme(text: str) -> bool:
-    scheme, colon, _ = text.partition(":")
-    return bool(colon) and scheme.lower() in {
-        "file",
-        "gopher",
-        "dict",
-        "ftp",
-        "ldap",
-        "jar",
-        "data",
-        "javascript",
-    }
-
-
 _EACH: frozenset[ParameterKind] = frozenset({"path", "address", "command"})
 
 DEFAULT_RULES: tuple[InputRule, ...] = (
@@ -289,10 +272,10 @@ DEFAULT_RULES: tuple[InputRule, ...] = (
         _is_private_address,
         message="the address is one of a private network or of this machine",
     ),
-    InputRule(
+    InputRule.of_pattern(
         "other_scheme",
-        frozenset({"address"}),
-        _has_another_scheme,
+        ("address",),
+        r"(?ai)\A(?:file|gopher|dict|ftp|ldap|jar|data|javascript):",
         message="only http and https addresses are allowed",
     ),
     InputRule(

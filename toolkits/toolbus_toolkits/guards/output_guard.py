@@ -11,7 +11,7 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import cache
 from typing import Any, cast
 
@@ -79,16 +79,6 @@ _NPM = re.compile(r":_authToken=\s{0,8}(?:npm_|[A-Fa-f0-9-]{36}).*")
 _OPENAI_RUN = re.compile(r"(?<![A-Za-z0-9_-])[A-Za-z0-9_-]{51,}")
 _OPENAI_END = re.compile(r"[A-Za-z0-9]{20}T3BlbkFJ[A-Za-z0-9]{20}")
 _MARK = "[secret removed: {}]"
-
-
-def _without_secrets(text: str) -> str:
-    """Return a text in which each secret is `[secret removed: AWS Access Key]`."""
-    text = _PRIVATE_KEY.sub(_MARK.format("Private Key"), text)
-    for name, pattern in _patterns():
-        text = pattern.sub(_MARK.format(name), text)
-    text = _NPM.sub(_MARK.format("NPM tokens"), text)
-    text = _OPENAI_RUN.sub(_without_openai, text)
-    return _JWT.sub(_without_jwt, text)
 
 
 def _without_jwt(run: re.Match[str]) -> str:
@@ -160,8 +150,7 @@ class OutputGuard:
     def _looked_at(self, chunk: Chunk, source: str) -> Any:
         match chunk:
             case TextChunk(text, as_text):
-                shown = self._text(text)
-                return TextChunk(_marked(shown, source) if source else shown, as_text)
+                return TextChunk(_marked(self._text(text), source), as_text)
             case JsonChunk(json, as_text, more):
                 return JsonChunk(self._value(json, 0), as_text, more)
             case MixedChunk(chunks):
@@ -169,15 +158,10 @@ class OutputGuard:
             case LinkChunk(url, name):
                 return LinkChunk(self._without(url), self._without(name))
             case FileChunk() if chunk.is_whole and chunk.mime_type.startswith("text/"):
-                return self._file(chunk)
+                with suppress(UnicodeDecodeError):
+                    data = self._without(chunk.data.decode()).encode()
+                    return FileChunk(data, chunk.name, chunk.mime_type)
         return chunk
-
-    def _file(self, chunk: FileChunk) -> FileChunk:
-        try:
-            text = chunk.data.decode()
-        except UnicodeDecodeError:
-            return chunk
-        return FileChunk(self._without(text).encode(), chunk.name, chunk.mime_type)
 
     def _value(self, value: Any, depth: int) -> Any:
         if isinstance(value, str):
@@ -202,10 +186,20 @@ class OutputGuard:
         return f"{shown[: self._max_chars]}\n[cut here: {left_out:,} characters are left out]"
 
     def _without(self, text: str) -> str:
-        return _without_secrets(text) if self._secrets else text
+        """Return a text in which each secret is `[secret removed: AWS Access Key]`."""
+        if not self._secrets:
+            return text
+        text = _PRIVATE_KEY.sub(_MARK.format("Private Key"), text)
+        for name, pattern in _patterns():
+            text = pattern.sub(_MARK.format(name), text)
+        text = _NPM.sub(_MARK.format("NPM tokens"), text)
+        text = _OPENAI_RUN.sub(_without_openai, text)
+        return _JWT.sub(_without_jwt, text)
 
 
 def _marked(text: str, source: str) -> str:
-    """Return a text between marks, which it cannot end itself."""
+    """Return a text from outside between marks, which it cannot end itself."""
+    if not source:
+        return text
     inner = text.replace("</outside", "&lt;/outside").replace("<outside", "&lt;outside")
     return f'<outside source="{html.escape(source)}">\n{inner}\n</outside>'
