@@ -13,7 +13,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
 from toolbus_toolkits.workspace.roots import Roots, TooManyLinks, UnresolvedPath, resolve
@@ -145,20 +145,14 @@ def located(text: str | bytes, roots: Roots) -> Iterator[Location]:
             text.encode()
         except UnicodeEncodeError:  # surrogates, which JSON may carry
             raise UnresolvedPath("it is no text") from None
-    walk = _Walk()
-    try:
+    with closing(_Walk()) as walk:
         yield walk.found(text, roots)
-    finally:
-        walk.close()
 
 
 def is_still_at(path: str, folder: int) -> bool:
     """Whether the folder that a descriptor has open still has its real path."""
-    walk = _Walk()
-    try:
+    with closing(_Walk()) as walk:
         return walk.leads_to(path, folder)
-    finally:
-        walk.close()
 
 
 class _Walk:
@@ -281,7 +275,7 @@ class _Walk:
 
 
 def _names_of(path: str) -> list[str]:
-    return path[1:].split("/") if path != "/" else []
+    return [name for name in path.split("/") if name]
 
 
 def _require_file(mode: int, name: str) -> None:

@@ -56,7 +56,8 @@ _BACKSLASH = re.compile(r"\\(.)", re.DOTALL)
 _PLAIN = re.compile(r"(?:\\.|[^*?\[\]{}\\])*", re.DOTALL).fullmatch
 _NOTHING: list[list[_Token]] = [[]]
 """Braces without a text. They are a token nevertheless: what follows them begins nothing."""
-_BRACKETS = re.compile(r"\\.|[\[\]]", re.DOTALL)
+_RANGE = re.compile("(.)(?:-(.))?", re.DOTALL)
+_BRACKETS = re.compile(r"(\\.)|([\[\]])", re.DOTALL)
 _SPECIAL = re.compile(r"[*?\[\]{}\\!#~]|\s(?=\s*\Z)")
 
 
@@ -67,7 +68,7 @@ def escaped(path: str) -> str:
 
 def with_plain_brackets(text: str) -> str:
     """Return a pattern in which `[` and `]` are characters, not sets."""
-    return _BRACKETS.sub(lambda match: f"\\{match[0]}" if len(match[0]) == 1 else match[0], text)
+    return _BRACKETS.sub(lambda match: match[1] or f"\\{match[2]}", text)
 
 
 class PathPattern:
@@ -91,7 +92,7 @@ class PathPattern:
         self.is_absolute = body.startswith("/")
         """Whether it begins with `/`."""
         needs_folder = body.endswith("/")
-        body = body.removesuffix("/").removesuffix("\\") if needs_folder else body
+        body = re.sub(r"\\?/\Z", "", body)
         is_anchored = "/" in body
         body = body.removeprefix("/")
         if not body or "\0" in body:
@@ -102,18 +103,20 @@ class PathPattern:
             body += "/*"
         texts = _expanded(_Parser(body).parsed())
         found = "|".join(map(_regex_of, texts))
-        self._names = "(?!)" if needs_folder else found
+        self._names = found
         self._match = re.compile(f"(?:{found})(?:/.*)?", re.DOTALL).fullmatch
         self._match_file = self._match
         if needs_folder:
+            self._names = "(?!)"  # no file has such a name
             self._match_file = re.compile(f"(?:{found})/.*", re.DOTALL).fullmatch
         shared = []
         for tokens in zip(*texts, strict=False):
             if len(tokens[0]) > 1 or len(set(tokens)) > 1:
                 break
             shared.append(tokens[0])
-        is_one = len(texts) == 1 and len(shared) == len(texts[0])
-        self.start = "".join(shared) + ("/" if is_one else "")
+        if texts == [shared]:
+            shared.append("/")
+        self.start = "".join(shared)
         """How each path begins that it covers, as far as that is plain text; a `/` ends a name."""
 
     def covers(self, path: str, *, is_folder: bool = False) -> bool:
@@ -223,9 +226,11 @@ def _with_real_start(text: str, roots: Roots) -> str:
 
     Names below a root stay as they are. Empty for a pattern that leads through none.
     """
+    if not text.startswith("/"):
+        return ""
     found = ""
     names = text.rstrip().split("/")
-    for count in range(2, len(names) + 1) if text.startswith("/") else ():
+    for count in range(2, len(names) + 1):
         start = "/".join(names[:count])
         if not _PLAIN(start):
             break
@@ -248,11 +253,7 @@ def _from(root: str, path: str) -> str | None:
 
 
 class _Parser:
-    """Reads a pattern as rg does. Each branch has the tokens of one text in braces.
-
-    Args:
-        text: The pattern, as it is compared with a whole path.
-    """
+    """Reads a pattern of whole paths as rg does. A branch has the tokens of one text in braces."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -302,7 +303,7 @@ class _Parser:
 
     def _star(self) -> None:
         text = self._text
-        before = text[self._at - 2 : self._at - 1] if self._at > 1 else ""
+        before = text[: self._at - 1][-1:]
         branch = self._branches[-1]
         if text[self._at : self._at + 1] != "*":
             branch.append(_STAR)
@@ -323,9 +324,8 @@ class _Parser:
 
     def _put_folders(self, token: str) -> None:
         branch = self._branches[-1]
-        before = branch.pop()  # the `/`, or a `**/`
-        is_same = before in (_FOLDERS_FIRST, _ALL_BELOW)
-        branch.append(before if is_same else token)
+        if branch[-1] not in (_FOLDERS_FIRST, _ALL_BELOW):  # a `/`, and no `**/`
+            branch[-1] = token
 
     def _set(self) -> None:
         text = self._text
@@ -338,15 +338,10 @@ class _Parser:
         if end < 0:
             raise ValueError("a [ is not closed")
         found = ""
-        characters = text[at:end]
-        while characters:
-            length = 3 if characters[1:2] == "-" and len(characters) > 2 else 1
-            first = characters[0]
-            last = characters[length - 1]
-            if last < first:
+        for first, last in _RANGE.findall(text[at:end]):
+            if last and last < first:
                 raise ValueError(f"{first}-{last} is no range")
-            found += f"{re.escape(first)}-{re.escape(last)}"
-            characters = characters[length:]
+            found += f"{re.escape(first)}-{re.escape(last or first)}"
         self._branches[-1].append(f"(?!/)[{negation}{found}]")
         self._at = end + 1
 

@@ -26,7 +26,6 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import TracebackType
 from typing import TypeAlias
 
 from toolbus_toolkits.workspace.locating import (
@@ -110,10 +109,7 @@ class Draft:
             left = left[os.write(file, left) :]
 
     def commit(self, check: Check) -> None:
-        """Put the draft in the place of what is there.
-
-        Args:
-            check: Decides about what is there.
+        """Put the draft in the place of what is there, unless `check` keeps that.
 
         Raises what `check` raises, `NoFile` if what is there is no regular file, `FolderMoved`,
         `PermissionError` for a file that this user may not write, `BlockingIOError` if others hold
@@ -126,7 +122,12 @@ class Draft:
             os.close(os.dup(file))
             if self._missing:
                 check(None)
-                self._make_folders()
+            for name in self._missing:
+                folder = self._folders[-1]
+                with suppress(FileExistsError):
+                    os.mkdir(name, dir_fd=folder)
+                    self._made.append((folder, name))
+                self._folders.append(os.open(name, STEP, dir_fd=folder))
             # Each fails only if others made the file after somebody had removed it.
             for _ in range(MAX_TRIES):
                 if self._put(file, check):
@@ -156,12 +157,7 @@ class Draft:
     def __enter__(self) -> Draft:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.discard()
 
     def _begun(self) -> int:
@@ -189,14 +185,6 @@ class Draft:
         self._file = os.open(name, flags, self._mode, dir_fd=folder)
         self._draft = name
         return self._file
-
-    def _make_folders(self) -> None:
-        for name in self._missing:
-            folder = self._folders[-1]
-            with suppress(FileExistsError):
-                os.mkdir(name, dir_fd=folder)
-                self._made.append((folder, name))
-            self._folders.append(os.open(name, STEP, dir_fd=folder))
 
     def _put(self, file: int, check: Check) -> bool:
         """Try to give the draft the name. Returns False if a file appeared, which is to check."""

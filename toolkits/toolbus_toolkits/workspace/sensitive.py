@@ -180,7 +180,9 @@ class SensitivePaths:
         found = entries.reason(plain)
         if not found and plain.endswith(_OF_COPIES):
             found = self._secrets.reason(_without_copy(plain))
-        return entries.reason_of_pattern(path) if not found and has_wildcard(path) else found
+        if not found and has_wildcard(path):
+            found = entries.reason_of_pattern(path)
+        return found
 
 
 def _spellings(entry: str) -> set[str]:
