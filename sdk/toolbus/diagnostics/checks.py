@@ -84,18 +84,14 @@ async def run_checks(checks: Sequence[Check[CheckContext]], context: CheckContex
         if cause is not None:
             finding = Finding(check.name, "skip", f"requires {cause}")
         else:
-            finding = await _run(check, context)
+            try:
+                finding = Finding(check.name, "ok", await check.run(context))
+            except CheckFailed as failure:
+                code = ExitCode.OK
+                if failure.status == "fail":
+                    code = failure.exit_code or check.exit_code
+                finding = Finding(check.name, failure.status, str(failure), failure.repair, code)
         findings.append(finding)
         if finding.status not in ("ok", "warn"):
             causes[check.name] = cause or check.name
     return findings
-
-
-async def _run(check: Check[CheckContext], context: CheckContext) -> Finding:
-    try:
-        return Finding(check.name, "ok", await check.run(context))
-    except CheckFailed as failure:
-        code = ExitCode.OK
-        if failure.status == "fail":
-            code = failure.exit_code or check.exit_code
-        return Finding(check.name, failure.status, str(failure), failure.repair, code)

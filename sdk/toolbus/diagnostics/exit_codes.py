@@ -101,8 +101,9 @@ class CallTarget:
     @property
     def show_command(self) -> str:
         """The command that shows the tool; the toolkit if no tool is given."""
-        name = self.full_name if self.tool else self.toolkit or "TOOLKIT"
-        words = ["toolbus", "tools", name]
+        words = ["toolbus", "tools", self.toolkit or "TOOLKIT"]
+        if self.tool:
+            words[-1] = self.full_name
         if self.participant:
             words += ["--participant", self.participant]
         return shlex.join(words)
@@ -335,8 +336,8 @@ def exit_code(error: RoomException) -> ExitCode:
     """Return the exit code of an error; an unknown error code gives `TOOL_FAILED`."""
     if isinstance(error, Terminated):
         return ExitCode.TERMINATED
-    if error.code == "too_large":
-        return ExitCode.USAGE if error.executed == "no" else ExitCode.TOOL_FAILED
+    if error.code == "too_large" and error.executed == "no":
+        return ExitCode.USAGE
     return _EXIT_CODES.get(error.code, ExitCode.TOOL_FAILED)
 
 
@@ -360,8 +361,9 @@ def _next_step(error: RoomException, target: CallTarget) -> str:
         return _MAY_HAVE_RUN
     if error.code == "overloaded" and error.retry_after_s:
         return f"retry in {math.ceil(error.retry_after_s)} s"
-    named = _NAMED_STEPS.get(error.code)
-    return _NEXT_STEPS.get(error.code, "") if named is None else named(error, target)
+    if named := _NAMED_STEPS.get(error.code):
+        return named(error, target)
+    return _NEXT_STEPS.get(error.code, "")
 
 
 def further_values(error: RoomException) -> list[str]:
@@ -385,10 +387,7 @@ def failure_lines(
 ) -> list[str]:
     """Return the text that tells a user what failed, whether the tool ran, and what to do next.
 
-    Args:
-        error: The error.
-        target: The target of the call.
-        local: No room was involved, so code and `executed` are left out.
+    Where no room was involved (`local`), code and `executed` are left out.
     """
     # Further lines are indented, so that untrusted text cannot imitate our own lines.
     text = printable(error.message, 4_096).replace("\n", "\n    ")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -34,6 +34,7 @@ __all__ = [
     "read_claims",
     "read_token",
     "resolve_settings",
+    "rooms_text",
     "token_rooms",
     "unchecked_claims",
 ]
@@ -128,7 +129,18 @@ def unchecked_claims(jwt: str) -> dict[str, Any]:
 def token_rooms(claims: dict[str, Any]) -> list[str]:
     """Return the rooms, or room patterns, of a token."""
     rooms = claims.get("room")
-    return [str(room) for room in rooms] if isinstance(rooms, list) else []
+    if not isinstance(rooms, list):
+        return []
+    return [str(room) for room in rooms]
+
+
+def rooms_text(rooms: Sequence[str]) -> str:
+    """Return the rooms of a token as text: "no room", "room a", "rooms a, b"."""
+    if not rooms:
+        return "no room"
+    if len(rooms) == 1:
+        return f"room {rooms[0]}"
+    return f"rooms {', '.join(rooms)}"
 
 
 @asynccontextmanager
@@ -141,8 +153,13 @@ async def explain_refusal(settings: RoomSettings) -> AsyncIterator[None]:
         PermissionDenied: The token has expired, is for other rooms, or of another key.
     """
     try:
-        async with _explain_token(settings):
+        try:
             yield
+        except PermissionDenied as refusal:
+            precise = await _precise_refusal(settings, refusal.details)
+            if precise is None:
+                raise
+            raise precise from refusal
     except (PermissionDenied, Unavailable, UsageError) as error:
         is_of_joining = not {"status", "close_code", "url", "token_from"}.isdisjoint(error.details)
         if is_of_joining:
@@ -162,35 +179,28 @@ def name_context(error: BaseException, settings: RoomSettings) -> None:
         error.message = prefix + error.message
 
 
-@asynccontextmanager
-async def _explain_token(settings: RoomSettings) -> AsyncIterator[None]:
-    try:
-        yield
-    except PermissionDenied as refusal:
-        details = refusal.details
-        precise: PermissionDenied | None = None
-        if details.get("status") == UNAUTHORIZED:
-            ago_s = expired_for_s(await _own_claims(settings))
-            if ago_s is not None:
-                precise = TokenExpired(ago_s, details)
-            elif settings.token_from == DEV_KEY_ORIGIN:
-                precise = with_step(
-                    PermissionDenied(
-                        "the server refuses the token: no token is set, so it was made with the "
-                        "development key of this machine",
-                        details=details,
-                    ),
-                    "set TOOLBUS_TOKEN_FILE or --token to a token that `toolbus token create --keys"
-                    " FILE` made with a key of this server; a server started with `toolbus serve "
-                    "--dev` needs the same TOOLBUS_HOME as here",
-                )
-            else:
-                precise = await _wrong_key(settings, details)
-        elif details.get("status") == 403 or details.get("close_code") == 4403:
-            precise = _wrong_room(await _own_claims(settings), settings.room, details)
-        if precise is None:
-            raise
-        raise precise from refusal
+async def _precise_refusal(
+    settings: RoomSettings, details: dict[str, Any]
+) -> PermissionDenied | None:
+    if details.get("status") == 403 or details.get("close_code") == 4403:
+        return _wrong_room(await _own_claims(settings), settings.room, details)
+    if details.get("status") != UNAUTHORIZED:
+        return None
+    ago_s = expired_for_s(await _own_claims(settings))
+    if ago_s is not None:
+        return TokenExpired(ago_s, details)
+    if settings.token_from != DEV_KEY_ORIGIN:
+        return await _wrong_key(settings, details)
+    return with_step(
+        PermissionDenied(
+            "the server refuses the token: no token is set, so it was made with the development "
+            "key of this machine",
+            details=details,
+        ),
+        "set TOOLBUS_TOKEN_FILE or --token to a token that `toolbus token create --keys FILE` made "
+        "with a key of this server; a server started with `toolbus serve --dev` needs the same "
+        "TOOLBUS_HOME as here",
+    )
 
 
 async def _wrong_key(settings: RoomSettings, details: dict[str, Any]) -> PermissionDenied | None:
@@ -226,8 +236,7 @@ def _wrong_room(
     rooms = token_rooms(claims)
     if not rooms or matches_room(rooms, room):
         return None
-    noun = "room" if len(rooms) == 1 else "rooms"
-    text = f"the token is for {noun} {', '.join(rooms)}, not for room {room}"
+    text = f"the token is for {rooms_text(rooms)}, not for room {room}"
     return with_step(
         PermissionDenied(f"the server refuses the room: {text}", details=details),
         "join a room of the token with --room (TOOLBUS_ROOM), or create a token for this room "

@@ -13,8 +13,10 @@ import socket
 import ssl
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from email import message_from_string
 from email.utils import parsedate_to_datetime
 from importlib.metadata import entry_points
 from itertools import groupby
@@ -38,7 +40,13 @@ from toolbus.client.connect_errors import (
 )
 from toolbus.diagnostics.checks import CHECKS, Check, CheckFailed, Finding, run_checks
 from toolbus.diagnostics.exit_codes import ExitCode, UsageError, certificate_step
-from toolbus.diagnostics.join_errors import lifetime_text, read_claims, read_token, token_rooms
+from toolbus.diagnostics.join_errors import (
+    lifetime_text,
+    read_claims,
+    read_token,
+    rooms_text,
+    token_rooms,
+)
 from toolbus.diagnostics.user_code_errors import error_text
 from toolbus.errors import PermissionDenied, RoomException
 from toolbus.room.room_client import RoomClient
@@ -205,17 +213,10 @@ async def _check_token(context: _Context) -> str:
     rooms = token_rooms(claims)
     if not matches_room(rooms, room):
         raise CheckFailed(
-            f"the token is for {_room_text(rooms)}, not for room {room}",
+            f"the token is for {rooms_text(rooms)}, not for room {room}",
             f"`toolbus token create --room {room}`, or use another --room",
         )
-    return f"for {claims.get('sub')!r} in {_room_text(rooms)}, {lifetime}"
-
-
-def _room_text(rooms: Sequence[str]) -> str:
-    if not rooms:
-        return "no room"
-    noun = "room" if len(rooms) == 1 else "rooms"
-    return f"{noun} {', '.join(rooms)}"
+    return f"for {claims.get('sub')!r} in {rooms_text(rooms)}, {lifetime}"
 
 
 async def _check_port(context: _Context) -> str:
@@ -239,7 +240,9 @@ async def _check_port(context: _Context) -> str:
     if f"\r\n{PROTOCOL_HEADER.lower()}:" not in head.lower():
         found = " ".join(status.split()[1:2])
         raise CheckFailed(foreign_server_error(url, f"HTTP {found}").message, start)
-    context.server_time_s = _date_of(rest)
+    with suppress(ValueError):  # not every server sends its time
+        date = message_from_string(rest).get("date", "")
+        context.server_time_s = parsedate_to_datetime(date).timestamp()
     return f"{url} responds"
 
 
@@ -277,22 +280,25 @@ async def _http_response(url: str, path: str) -> str:
     """
     parts = urlsplit(url)
     host = parts.hostname or ""
-    secure = parts.scheme == "wss"
     request = (
         f"GET {path} HTTP/1.1\r\nHost: {parts.netloc}\r\nConnection: Upgrade\r\n"
         "Upgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
         "Sec-WebSocket-Key: dG9vbGJ1cy1kb2N0b3IhIQ==\r\n\r\n"
     )
 
+    port = parts.port or 80
+    tls: dict[str, Any] = {}
+    if parts.scheme == "wss":
+        port = parts.port or 443
+        tls = {"ssl": True, "server_hostname": host}
+
     async def ask(sock: socket.socket) -> bytes:
-        tls: dict[str, Any] = {"ssl": True, "server_hostname": host} if secure else {}
         reader, writer = await asyncio.open_connection(sock=sock, **tls)
         try:
             writer.write(request.encode())
             response = b""
-            while (
-                not _is_complete(response) and len(response) < 16_384
-            ):  # of whatever listens there
+            # It may be of whatever listens there.
+            while not _is_complete(response) and len(response) < 16_384:
                 part = await reader.read(4_096)
                 if not part:
                     break
@@ -301,7 +307,6 @@ async def _http_response(url: str, path: str) -> str:
         finally:
             writer.close()
 
-    port = parts.port or (443 if secure else 80)
     return (await connect_to_host(host, port, ask, timeout_s=_TIMEOUT_S)).decode("latin-1")
 
 
@@ -309,17 +314,6 @@ def _is_complete(response: bytes) -> bool:
     head, end, body = response.partition(b"\r\n\r\n")
     length = re.search(rb"\r\ncontent-length: *(\d{1,9})\r\n", head + b"\r\n", re.IGNORECASE)
     return bool(end) and (length is None or len(body) >= int(length[1]))
-
-
-def _date_of(headers: str) -> float | None:
-    for line in headers.split("\r\n"):
-        name, _, value = line.partition(":")
-        if name.lower() == "date":
-            try:
-                return parsedate_to_datetime(value.strip()).timestamp()
-            except ValueError:
-                return None
-    return None
 
 
 async def _check_clock(context: _Context) -> str:
