@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
@@ -24,6 +24,7 @@ from toolbus.settings import PRESETS, home_of, records_file
 
 __all__ = [
     "TOOLKITS",
+    "Owner",
     "complete_avatar",
     "complete_caller",
     "complete_context",
@@ -83,13 +84,19 @@ def complete_owner(ctx: typer.Context, incomplete: str) -> list[str]:
     return _matching(lambda: [info.full_owner for info in _toolkits(ctx)], incomplete)
 
 
+Owner: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="Owner of the toolkit, if it is private and shared with you.",
+        autocompletion=complete_owner,
+    ),
+]
+"""The option `--participant` of commands about one toolkit."""
+
+
 def _toolkits(ctx: typer.Context) -> list[ToolkitInfo]:
     flags: dict[str, Any] = {name: ctx.params.get(name) for name in ROOM_SETTINGS}
-
-    async def toolkits(room: CommandRoom) -> list[ToolkitInfo]:
-        return [info async for info in room.toolkits()]
-
-    return in_room(RoomOptions(**flags), toolkits, timeout_s=2, locked=False)
+    return in_room(RoomOptions(**flags), CommandRoom.all_toolkits, timeout_s=2, locked=False)
 
 
 # Of this machine

@@ -163,7 +163,13 @@ class CommandRoom(RoomClient):
     def lock(self) -> LockFile | None:
         """The lock file that calls are checked by, if there is one."""
         caller = connection_of(self).caller
-        return caller.lock if isinstance(caller, LockedCaller) else None
+        if isinstance(caller, LockedCaller):
+            return caller.lock
+        return None
+
+    async def all_toolkits(self) -> list[ToolkitInfo]:
+        """Return the whole toolkit list."""
+        return [info async for info in self.toolkits()]
 
     async def first_toolkits(self) -> FirstToolkits:
         """Return the first page of the toolkit list."""
@@ -197,12 +203,8 @@ def in_room(
 ) -> T:
     """Join a room, run a function there, and leave.
 
-    Args:
-        options: The flags.
-        work: The function.
-        timeout_s: Time limit for all of it.
-        join_timeout_s: Time limit for joining.
-        locked: The lock file; by default that of the settings. False is none.
+    `timeout_s` limits all of it, `join_timeout_s` the joining. The lock file is by default that of
+    the settings; with `locked=False` there is none.
 
     Raises:
         UsageError: The lock file is missing or malformed.

@@ -29,7 +29,7 @@ from toolbus.cli.arguments import (
     read_caller_context,
     read_parameters,
 )
-from toolbus.cli.completion import complete_owner, complete_tool
+from toolbus.cli.completion import Owner, complete_tool
 from toolbus.cli.error_report import reporting
 from toolbus.cli.output import (
     StreamOutput,
@@ -66,13 +66,6 @@ _ToolName = Annotated[
 _Timeout = Annotated[
     float | None,
     typer.Option(help="Time limit of the call in seconds. Default: 60, for streams none."),
-]
-_Participant = Annotated[
-    str | None,
-    typer.Option(
-        help="Owner of the toolkit, if it is private and shared with you.",
-        autocompletion=complete_owner,
-    ),
 ]
 _Pin = Annotated[str | None, typer.Option(help="Call only if the toolkit has this digest.")]
 _NoRetry = Annotated[
@@ -139,7 +132,7 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     tool: _ToolName,
     arguments: Arguments = None,
     timeout: _Timeout = None,
-    participant: _Participant = None,
+    participant: Owner = None,
     pin: _Pin = None,
     no_retry: _NoRetry = False,
     wait_for_host: _WaitForHost = None,

@@ -21,7 +21,7 @@ from toolbus.chunks.json_values import shown
 from toolbus.cli.arguments import read_arguments, read_json
 from toolbus.cli.columns import counted
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
-from toolbus.cli.signals import stop_on_signals
+from toolbus.cli.signals import stop_on_signals, wait_for_first
 from toolbus.diagnostics.exit_codes import UsageError, with_step
 from toolbus.errors import NotFound
 from toolbus.log_output import LOG_FORMAT
@@ -133,15 +133,7 @@ async def _listen(room: CommandRoom, kinds: frozenset[str], *, as_json: bool) ->
     """Print messages until a signal. Raises RoomException if the room closes."""
     stop = asyncio.Event()
     stop_on_signals(asyncio.get_running_loop(), stop.set)
-    reading = asyncio.ensure_future(_read(room, kinds, as_json=as_json))
-    stopping = asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        if reading.done():
-            reading.result()
-    finally:
-        reading.cancel()
-        stopping.cancel()
+    await wait_for_first(_read(room, kinds, as_json=as_json), stop.wait())
 
 
 async def _read(room: CommandRoom, kinds: frozenset[str], *, as_json: bool) -> None:

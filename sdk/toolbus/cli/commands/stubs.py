@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from toolbus.atomic_file import write_atomically
-from toolbus.cli.completion import complete_owner, complete_toolkit
+from toolbus.cli.completion import Owner, complete_toolkit
 from toolbus.cli.error_report import reporting, writing
 from toolbus.cli.room_options import Locked, RoomOptions, in_room, joins_a_room
 from toolbus.cli.stub_text import stub_module
@@ -26,13 +26,7 @@ def stubs(
     out: Annotated[
         Path | None, typer.Option(help="Write to this .pyi file instead of stdout.")
     ] = None,
-    participant: Annotated[
-        str | None,
-        typer.Option(
-            help="Owner of the toolkit, if it is private and shared with you.",
-            autocompletion=complete_owner,
-        ),
-    ] = None,
+    participant: Owner = None,
     locked: Locked = None,
 ) -> None:
     """Write a type stub with one typed method for each tool of a toolkit."""

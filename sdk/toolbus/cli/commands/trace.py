@@ -17,7 +17,7 @@ from typing import Annotated
 import typer
 
 from toolbus.cli.options import check_listen_host
-from toolbus.cli.signals import stop_on_signals
+from toolbus.cli.signals import stop_on_signals, wait_for_first
 from toolbus.telemetry.viewer.receiver import MissingExtra, SpanReceiver
 from toolbus.telemetry.viewer.trace_tree import TraceTree, as_json, build_tree, render_lines
 
@@ -138,28 +138,14 @@ async def _receive(receiver: SpanReceiver, view: _View) -> None:
         )
         try:
             while not stop.is_set() and not view.done:
-                await _wait_for_spans(receiver, stop, schedule.seconds_left(loop.time()))
+                left_s = schedule.seconds_left(loop.time())
+                await wait_for_first(receiver.wait_for_change(), stop.wait(), timeout_s=left_s)
                 for trace_id in receiver.take_changed():
                     complete = build_tree(receiver.trace(trace_id)).whole
                     schedule.add(trace_id, complete=complete, now=loop.time())
                 _show(receiver, view, schedule.take_due(loop.time()))
         finally:
             _show(receiver, view, schedule.take_all())
-
-
-async def _wait_for_spans(
-    receiver: SpanReceiver, stop: asyncio.Event, timeout_s: float | None
-) -> None:
-    """Wait until spans arrive, `stop` is set, or the time is over."""
-    waiting = [
-        asyncio.ensure_future(receiver.wait_for_change()),
-        asyncio.ensure_future(stop.wait()),
-    ]
-    try:
-        await asyncio.wait(waiting, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in waiting:
-            task.cancel()
 
 
 def _show(receiver: SpanReceiver, view: _View, trace_ids: Iterable[str]) -> None:

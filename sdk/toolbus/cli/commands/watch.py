@@ -23,7 +23,7 @@ from rich.live import Live
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
-from toolbus.cli.signals import stop_on_signals
+from toolbus.cli.signals import stop_on_signals, wait_for_first
 from toolbus.cli.watch_display import (
     RoomSnapshot,
     as_json,
@@ -36,7 +36,6 @@ from toolbus.cli.watched_room import CallRates, Roster
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.errors import PermissionDenied, RoomException
 from toolbus.log_output import LOG_FORMAT
-from toolbus.room.toolkit_proxy import ToolkitInfo
 from toolbus.untrusted_text import json_text
 
 __all__ = ["watch"]
@@ -172,13 +171,10 @@ class _Watcher:
             self.stale.clear()
             try:
                 self.roster.set_participants(await _if_granted(self.room.participants()))
-                self.roster.set_toolkits(await _if_granted(self._toolkits()))
+                self.roster.set_toolkits(await _if_granted(self.room.all_toolkits()))
             except RoomException as error:  # the connection is lost; repeated after reconnecting
                 _logger.info("cannot list participants and toolkits: %s", error)
             self.listed.set()
-
-    async def _toolkits(self) -> list[ToolkitInfo]:
-        return [info async for info in self.room.toolkits()]
 
     # Showing
 
@@ -199,22 +195,12 @@ class _Watcher:
         await self.monitored.wait()
         await self.listed.wait()
 
-    async def _wait(self, at: float, until: Coroutine[Any, Any, None] | None = None) -> None:
+    async def _wait(self, at: float, *until: Coroutine[Any, Any, None]) -> None:
         """Wait for the time `at`, for `stop`, or for `until`, whichever is first."""
-        loop = asyncio.get_running_loop()
-        waiting: list[asyncio.Future[Any]] = [asyncio.ensure_future(self.stop.wait())]
-        if until is not None:
-            waiting.append(asyncio.ensure_future(until))
-        timeout_s = max(0.0, at - loop.time())
-        try:
-            await asyncio.wait(
-                waiting,
-                timeout=None if at == inf else timeout_s,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-        finally:
-            for future in waiting:
-                future.cancel()
+        timeout_s: float | None = None
+        if at < inf:
+            timeout_s = max(0.0, at - asyncio.get_running_loop().time())
+        await wait_for_first(self.stop.wait(), *until, timeout_s=timeout_s)
 
     def _snapshot(self) -> RoomSnapshot:
         now = asyncio.get_running_loop().time()
