@@ -83,7 +83,9 @@ class Contexts:
         """Remove a context; if it is in use, none is in use any more."""
         left = {other: self.named[other] for other in self.named if other != name}
         without = replace(self, named=left)
-        return without.using(None) if self.in_use == name else without
+        if self.in_use == name:
+            return without.using(None)
+        return without
 
     def using(self, name: str | None) -> Contexts:
         """Use a context, or none."""

@@ -309,15 +309,13 @@ class _Sources:
                 raise
             raise ValueError(f"{source.origin(name)}: {error}") from None
 
-    def _find(self, name: str) -> tuple[Any, _Source]:
-        for source in self._order:
+    def _find(self, name: str, *places: _Source) -> tuple[Any, _Source]:
+        order = places or self._order
+        for source in order:
             if value := source.values.get(name):
-                self._note(source)
+                self.used_context = source.context or self.used_context
                 return value, source
-        return self._order[-1].values.get(name), self._order[-1]
-
-    def _note(self, source: _Source) -> None:
-        self.used_context = source.context or self.used_context
+        return order[-1].values.get(name), order[-1]
 
     def _read_file(self) -> dict[str, Any]:
         named = self.environ.get("TOOLBUS_CONFIG")
@@ -338,21 +336,11 @@ class _Sources:
             raise ValueError(f"{path}: unknown setting {unknown[0]!r}")
         return values
 
-    def text(self, name: str) -> str | None:
-        """Read a setting that is text."""
-        value, source = self._find(name)
+    def text(self, name: str, *places: _Source) -> str | None:
+        """Read a setting that is text, from the first that has it of these places, or of all."""
+        value, source = self._find(name, *places)
         if value is not None and not isinstance(value, str):
             raise ValueError(f"{source.origin(name)} must be text")
-        return value
-
-    def text_of(self, source: _Source, name: str) -> str | None:
-        """Read a setting that is text from one source."""
-        value = source.values.get(name)
-        if not value:
-            return None
-        if not isinstance(value, str):
-            raise ValueError(f"{source.origin(name)} must be text")
-        self._note(source)
         return value
 
     def seconds(self, name: str) -> float | None:
@@ -400,10 +388,8 @@ def check_url(url: str) -> None:
     wrong = _wrong_part(url)
     if wrong is not None:
         shown = "this" if "@" in url else repr(url)  # the text before an @ may be a password
-        text = f"{shown} is not a server address"
-        if wrong:
-            text = f"{text} ({wrong})"
-        raise ValueError(f"{text}: write ws://HOST:PORT or wss://HOST:PORT")
+        form = "write ws://HOST:PORT or wss://HOST:PORT"
+        raise ValueError(f"{shown} is not a server address{wrong}: {form}")
 
 
 def _wrong_part(url: str) -> str | None:
@@ -421,9 +407,9 @@ def _wrong_part(url: str) -> str | None:
     except ValueError:
         is_port = False
     if not is_port:
-        return "a port is a number from 1 to 65535"
+        return " (a port is a number from 1 to 65535)"
     if parts.path.strip("/") or parts.query or parts.fragment:
-        return "nothing may follow the port"
+        return " (nothing may follow the port)"
     return None
 
 
@@ -475,11 +461,12 @@ def _without_token(url: str, dev_keys: Path, found: _Sources) -> str:
 
 def _configured(source: _Source, name: str | None, room: str, found: _Sources) -> _TokenSource:
     """Return the token source of a variable, the context or the settings file."""
-    if token := found.text_of(source, "token"):
+    if token := found.text("token", source):
         return _given(token, f"the token ({source.origin('token')})")
-    if path := found.text_of(source, "token_file"):
+    if path := found.text("token_file", source):
         return _given(Path(path), f"the token ({source.origin('token_file')})")
-    keys, name = found.text_of(source, "keys"), name or found.text("name")
+    keys = found.text("keys", source)
+    name = name or found.text("name")
     assert keys is not None
     if not name:
         raise ValueError(
@@ -546,7 +533,7 @@ def read_token_file(path: str | os.PathLike[str]) -> str:
         return file.read(MAX_JWT_BYTES + 1).strip()
 
 
-def _name_in(token: Token) -> str | None:
+def _name_in(token: Token) -> Any:
     """Return the name in a token, unchecked; None if it cannot be read here and now."""
     try:
         if isinstance(token, str):
@@ -556,10 +543,9 @@ def _name_in(token: Token) -> str | None:
         if not isinstance(token, str):
             return None
         payload = token.split(".")[1]
-        name = json.loads(base64.urlsafe_b64decode(payload + "=="))["sub"]
+        return json.loads(base64.urlsafe_b64decode(payload + "=="))["sub"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
-    return name if isinstance(name, str) else None
 
 
 def _given(token: Token, origin: str = "") -> _TokenSource:
@@ -582,10 +568,8 @@ def _given(token: Token, origin: str = "") -> _TokenSource:
     if not callable(token):
         text = "token= must be a token, the path of its file, or an async function"
         raise ValueError(f"{text}, not {type(token).__name__}")
-    return _TokenSource(_text_from(token), origin or "the token")
+    source: Callable[[], object] = token
 
-
-def _text_from(source: Callable[[], object]) -> Callable[[], Awaitable[str]]:
     async def the_answer() -> str:
         answer = source()
         if not inspect.isawaitable(answer):
@@ -597,7 +581,7 @@ def _text_from(source: Callable[[], object]) -> Callable[[], Awaitable[str]]:
             raise BadTokenSource(f"the function of token= must return text, not {kind}")
         return text.strip()
 
-    return the_answer
+    return _TokenSource(the_answer, origin or "the token")
 
 
 def _minting(path: Path, name: str, room: str, api: ApiScope, origin: str) -> _TokenSource:
