@@ -6,7 +6,6 @@ import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO
 
 __all__ = ["AtomicFile", "write_atomically"]
@@ -86,12 +85,7 @@ class AtomicFile:
     def __enter__(self) -> AtomicFile:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.commit()
         else:

@@ -93,15 +93,13 @@ class RoomException(Exception):
     ) -> None:
         super().__init__(message)
         self.message: str = str(message) or self.code.replace("_", " ")
-        self.executed: Executed = executed if executed is not None else self._executed
+        self.executed: Executed = executed or self._executed
         self.details: dict[str, Any] = details if isinstance(details, dict) else {}
         self.retry_after_s = retry_after_s
-        self.retryable: bool = retryable if retryable is not None else self._may_retry()
-
-    def _may_retry(self) -> bool:
-        if self._retry_rule == "if_not_executed":
-            return self.executed == "no"
-        return self._retry_rule == "always"
+        if retryable is None:
+            is_safe = self._retry_rule == "if_not_executed" and self.executed == "no"
+            retryable = is_safe or self._retry_rule == "always"
+        self.retryable: bool = retryable
 
     def __str__(self) -> str:
         return self.message

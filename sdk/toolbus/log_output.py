@@ -66,7 +66,7 @@ class LogOutput:
         text = logging.Formatter(LOG_FORMAT.replace("%(name)s", f"%(name)s{label}"))
         handler.setFormatter(_JsonFormatter(node) if self.as_json else text)
         logging.root.addHandler(handler)
-        logging.root.setLevel(logging.WARNING if self.level is None else self.level)
+        logging.root.setLevel(self.level or logging.WARNING)
         for logger in _revealing_loggers():
             logger.setLevel(logging.WARNING)
         return handler

@@ -141,30 +141,27 @@ class SqliteFile:
             if not self.path.is_file():
                 raise ValueError(NO_FILE) from None
         facts = self.path.stat()
+        kind = self._kind
         connection = sqlite3.connect(
             self.path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
         )
         try:
-            self._prepare(connection)
+            if _is_empty(connection):
+                connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
+            else:
+                kind.check(connection)
+            connection.execute("PRAGMA journal_mode = WAL").fetchall()
+            connection.execute(f"PRAGMA synchronous = {'FULL' if kind.is_durable else 'NORMAL'}")
+            with _transaction(connection):  # fails for a file that may only be read
+                if _is_empty(connection):
+                    for statement in kind.create:
+                        connection.execute(statement)
+                    connection.execute(f"PRAGMA application_id = {kind.application}")
+                    connection.execute(f"PRAGMA user_version = {kind.version}")
         except BaseException:
             connection.close()
             raise
         return connection, (facts.st_dev, facts.st_ino)
-
-    def _prepare(self, connection: sqlite3.Connection) -> None:
-        kind = self._kind
-        if _is_empty(connection):
-            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        else:
-            kind.check(connection)
-        connection.execute("PRAGMA journal_mode = WAL").fetchall()
-        connection.execute(f"PRAGMA synchronous = {'FULL' if kind.is_durable else 'NORMAL'}")
-        with _transaction(connection):  # fails for a file that may only be read
-            if _is_empty(connection):
-                for statement in kind.create:
-                    connection.execute(statement)
-                connection.execute(f"PRAGMA application_id = {kind.application}")
-                connection.execute(f"PRAGMA user_version = {kind.version}")
 
 
 @contextmanager

@@ -93,11 +93,10 @@ def visible(text: str, max_chars: int | None = None) -> str:
     text = text.replace("\r\n", "\n")
     if max_chars is not None:
         text = text[: max_chars + 1]
-    hidden = {character for character in set(text) if _is_hidden(character)}
-    if hidden:
-        escapes = {character: _python_escape(character) for character in hidden}
+    escapes = {found: _python_escape(found) for found in set(text) if _is_hidden(found)}
+    if escapes:
         text = "".join(
-            escapes[character] if character in hidden and not _has_effect(text, at) else character
+            escapes[character] if character in escapes and not _has_effect(text, at) else character
             for at, character in enumerate(text)
         )
     return _cut(text, max_chars)
@@ -140,8 +139,8 @@ def _joins(character: str) -> bool:
 
 
 def _escaped(text: str, unescaped: str, max_chars: int | None) -> str:
-    # One more than is shown, to detect that it is cut.
-    text = text if max_chars is None else text[: max_chars + 1]
+    if max_chars is not None:
+        text = text[: max_chars + 1]  # one more than is shown, to detect that it is cut
     return _cut(_replaced(text, unescaped, _python_escape), max_chars)
 
 

@@ -58,7 +58,9 @@ def seconds_to_answer(context: ToolContext, most: float) -> float:
         most: How long it may work if no deadline comes before.
     """
     left_s = context.deadline
-    return most if left_s is None else min(most, max(left_s - _ANSWER_S, left_s / 2))
+    if left_s is None:
+        return most
+    return min(most, max(left_s - _ANSWER_S, left_s / 2))
 
 
 class LastUsed(OrderedDict[_Key, _Value]):

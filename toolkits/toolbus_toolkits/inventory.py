@@ -164,8 +164,21 @@ def debian_packages() -> Iterator[Package]:
         return
     for record in answer.stdout.decode("utf-8", "replace").split(_RECORD):
         status, *fields = record.split(_FIELD)
-        if status == "installed" and len(fields) == len(_DPKG_FIELDS):
-            yield _debian_package(fields)
+        if status != "installed" or len(fields) != len(_DPKG_FIELDS):
+            continue
+        name, version, summary, size_kib, depends, files = fields
+        # Of "a | b (>= 2), c" the first alternative is the one Debian installs.
+        first = (part.split("|")[0].split("(")[0].split(":")[0] for part in depends.split(","))
+        names = filter(None, map(str.strip, first))
+        yield Package(
+            name=name,
+            version=version,
+            source="debian",
+            summary=summary or None,
+            files=sum(1 for line in files.splitlines() if line.strip()),
+            size_bytes=int(size_kib) * 1024 if size_kib.isdigit() else None,
+            dependencies=tuple(map(Dependency, dict.fromkeys(names))),
+        )
 
 
 def _insert(connection: sqlite3.Connection, packages: Iterable[Package]) -> None:
@@ -248,18 +261,3 @@ def _python_dependencies(distribution: Distribution) -> tuple[Dependency, ...]:
             for extra in _EXTRA.findall(requirement) or [None]:
                 found[Dependency(_canonical(name[1]), extra and _canonical(extra))] = None
     return tuple(found)
-
-
-def _debian_package(fields: list[str]) -> Package:
-    name, version, summary, size_kib, depends, files = fields
-    # Of "a | b (>= 2), c" the first alternative is the one Debian installs.
-    names = [part.split("|")[0].split("(")[0].split(":")[0].strip() for part in depends.split(",")]
-    return Package(
-        name=name,
-        version=version,
-        source="debian",
-        summary=summary or None,
-        files=sum(1 for line in files.splitlines() if line.strip()),
-        size_bytes=int(size_kib) * 1024 if size_kib.isdigit() else None,
-        dependencies=tuple(Dependency(required) for required in dict.fromkeys(names) if required),
-    )
