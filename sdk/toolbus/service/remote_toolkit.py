@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency import event_loop
@@ -36,7 +36,6 @@ if TYPE_CHECKING:  # most programs record nothing
 
 __all__ = ["RemoteToolkit", "flushing", "serve_toolkits", "stack_dump"]
 
-_Flush: TypeAlias = Callable[[], None] | None
 _STORE_S = 2.0
 
 _logger = bounded_logger(__name__)
@@ -176,7 +175,9 @@ class RemoteToolkit(Toolkit):
                 _fail(error)
 
 
-def flushing(send_spans: Callable[[], None] | None, toolkits: Sequence[Toolkit]) -> _Flush:
+def flushing(
+    send_spans: Callable[[], None] | None, toolkits: Sequence[Toolkit]
+) -> Callable[[], None]:
     """Return what a process does at its end: it stores the records of toolkits, and sends spans."""
     stores = {toolkit.records for toolkit in toolkits if toolkit.records is not None}
 
@@ -186,7 +187,7 @@ def flushing(send_spans: Callable[[], None] | None, toolkits: Sequence[Toolkit])
         if send_spans is not None:
             send_spans()
 
-    return flush if stores else send_spans
+    return flush
 
 
 def _fail(error: RoomException) -> NoReturn:
