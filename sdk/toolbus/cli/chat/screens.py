@@ -70,15 +70,12 @@ class TerminalScreen:
         self._drawn = ""
         """The line that the next one takes the place of."""
 
-    def show(self, event: Mapping[str, Any], result: NumberedResult | None) -> None:
+    def show(self, event: Mapping[str, Any], result: NumberedResult | None, depth: int = 0) -> None:
         """Show an event; with its number, if it is a result."""
-        self._show(event, result, 0)
-
-    def _show(self, event: Mapping[str, Any], result: NumberedResult | None, depth: int) -> None:
         kind = event.get("type")
         inner = inner_event(event)
         if inner is not None and depth < MAX_DEPTH:
-            self._show(inner, result, depth + 1)
+            self.show(inner, result, depth + 1)
         elif kind == "text" and depth:  # all that it has said so far, or the end of that
             self._status(inner_text_line(event, self._width(depth), depth))
         elif kind != "waiting":
@@ -183,40 +180,37 @@ class PipeScreen:
     def __init__(self) -> None:
         self._reply = ReplyText()
 
-    def show(self, event: Mapping[str, Any], result: NumberedResult | None) -> None:
+    def show(self, event: Mapping[str, Any], result: NumberedResult | None, depth: int = 0) -> None:
         """Show an event; with its number, if it is a result."""
-        self._show(event, result, 0)
-
-    def _show(self, event: Mapping[str, Any], result: NumberedResult | None, depth: int) -> None:
         kind = event.get("type")
         inner = inner_event(event)
         width = shutil.get_terminal_size(_NO_TERMINAL).columns
         if inner is not None and depth < MAX_DEPTH:
-            self._show(inner, result, depth + 1)
+            self.show(inner, result, depth + 1)
             return
         match kind:
             case "tool_call":
                 self.pause()
-                self._say("  " * depth + call_line(event, width))
+                self.notice("  " * depth + call_line(event, width))
             case "tool_result" if result is not None:
                 line = result_line(event, result.number, result.took_s, width)
-                self._say("  " * depth + line)
+                self.notice("  " * depth + line)
             case "dropped":
-                self._say(dropped_line(event))
+                self.notice(dropped_line(event))
             case "file":
-                self._say(file_line(event))
+                self.notice(file_line(event))
             case "text" if not depth:
                 self._reply.add(text_in(event, "text"))
             case "restart" if not depth:
                 self._reply.clear()
-                self._say("(the reply broke off: it is asked again)")
+                self.notice("(the reply broke off: it is asked again)")
             case "end" if not depth:
                 self._end(event)
 
     def _end(self, event: Mapping[str, Any]) -> None:
         text = str(self._reply)
         if self._reply.is_cut:
-            self._say("(the answer is cut: it is too long)")
+            self.notice("(the answer is cut: it is too long)")
         self._reply.clear()
         # Not escaped in a pipe, as the result of `toolbus call` is not: programs read it.
         if sys.stdout.isatty():
@@ -226,7 +220,7 @@ class PipeScreen:
             write_stdout(text.encode(errors="backslashreplace"))
         reason = text_in(event, "reason")
         if reason != "done":
-            self._say(f"(it stopped: {one_line(reason, 100)})")
+            self.notice(f"(it stopped: {one_line(reason, 100)})")
 
     def wait(self, silent_s: float) -> None:
         """Show nothing."""
@@ -236,19 +230,16 @@ class PipeScreen:
         text = str(self._reply).strip("\n")
         self._reply.clear()
         if text:
-            self._say(prose(text))
+            self.notice(prose(text))
 
     def notice(self, text: str) -> None:
         """Show words of this program."""
-        self._say(text)
+        typer.echo(text, err=True)
 
     def fail(self, lines: list[str], event: Mapping[str, Any]) -> None:
         """Show why a question has no answer."""
         self.pause()
-        self._say("\n".join(lines))
-
-    def _say(self, text: str) -> None:
-        typer.echo(text, err=True)
+        self.notice("\n".join(lines))
 
 
 class JsonScreen:

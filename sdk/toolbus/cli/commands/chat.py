@@ -104,7 +104,7 @@ def ask_agent(  # noqa: PLR0913 - a parameter for each flag
     text = None if is_interactive else _question(once, as_json=options.as_json)
     session = Session(
         _screen(as_json=options.as_json, is_interactive=is_interactive),
-        None if save is None else checked_folder(save),
+        save and checked_folder(save),
     )
 
     @asynccontextmanager
