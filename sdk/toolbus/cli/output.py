@@ -124,7 +124,9 @@ class ValueOutput:
     @property
     def file(self) -> Path | None:
         """The file to write; None is stdout."""
-        return None if self.path == _STDOUT else self.path
+        if self.path == _STDOUT:
+            return None
+        return self.path
 
     def __post_init__(self) -> None:
         if self.file is not None and not _may_be_written(self.file):
@@ -134,12 +136,16 @@ class ValueOutput:
     def write(self, chunk: Chunk) -> None:
         """Write a value. Raises UsageError where that fails; the tool has run by then."""
         data = self._encode(chunk)
-        if self.file is None:
-            self._write_to_stdout(chunk, data)
+        if self.file is not None:
+            with writing(self.file, "yes"):
+                self.file.write_bytes(data)
+            self.report_size(len(data))
             return
-        with writing(self.file, "yes"):
-            self.file.write_bytes(data)
-        self.report_size(len(data))
+        if isinstance(chunk, FileChunk) and not self.as_json:
+            self.refuse_terminal(f"a file of {len(data)} bytes", "yes")
+        elif not data.endswith(b"\n"):
+            data += b"\n"
+        write_stdout(data)
 
     async def write_pieces(self, file: FileChunk) -> None:
         """Write a file piece by piece while it is received.
@@ -174,13 +180,6 @@ class ValueOutput:
                 "use --out FILE, or redirect stdout",
                 executed=executed,
             )
-
-    def _write_to_stdout(self, chunk: Chunk, data: bytes) -> None:
-        if isinstance(chunk, FileChunk) and not self.as_json:
-            self.refuse_terminal(f"a file of {len(data)} bytes", "yes")
-        elif not data.endswith(b"\n"):
-            data += b"\n"
-        write_stdout(data)
 
     def _encode(self, chunk: Chunk) -> bytes:
         is_terminal = self.file is None and sys.stdout.isatty()
@@ -284,22 +283,18 @@ class StreamOutput:
     async def _write(self, chunk: Chunk) -> None:
         note_places(chunk)
         if isinstance(chunk, FileChunk):
-            await self._write_file(chunk)
-        elif isinstance(chunk, TextChunk) and not self.output.as_json:
+            if not self.output.as_json:
+                self.output.refuse_terminal("a file", "maybe")
+                async for piece in chunk.pieces():
+                    await self._put(piece)
+                return
+            chunk = FileChunk(await chunk.read(), chunk.name, chunk.mime_type)
+        if isinstance(chunk, TextChunk) and not self.output.as_json:
             await self._put(_encode_text(chunk.text, is_terminal=self._is_terminal()))
         elif isinstance(chunk, LinkChunk) and not self.output.as_json:
             await self._put_line(_encode_text(chunk.url, is_terminal=self._is_terminal()))
         else:
             await self._put_line(json_text(to_json_value(chunk)).encode())
-
-    async def _write_file(self, file: FileChunk) -> None:
-        if self.output.as_json:
-            complete = FileChunk(await file.read(), file.name, file.mime_type)
-            await self._put_line(json_text(to_json_value(complete)).encode())
-            return
-        self.output.refuse_terminal("a file", "maybe")
-        async for piece in file.pieces():
-            await self._put(piece)
 
     def _is_terminal(self) -> bool:
         return self._file is None and sys.stdout.isatty()
