@@ -22,12 +22,7 @@ from toolbus.errors import NotFound, RoomException
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
 from toolbus.tools.tool_run import Participant
 
-__all__ = [
-    "find_toolkit",
-    "suggest_name",
-    "suggest_references",
-    "suggest_tool",
-]
+__all__ = ["find_toolkit", "suggest_name", "suggest_references", "suggest_tool"]
 
 _TIMEOUT_S = 2.0
 _MAX_NAMES = 1_000

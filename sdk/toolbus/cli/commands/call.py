@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -154,7 +154,10 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     """
     toolkit, _, name = tool.partition(".")
     if not toolkit or not name:
-        raise UsageError(_invalid_tool(tool, arguments or []))
+        text = f"{shown(tool)} is not a tool name"
+        if is_toolkit_name(tool) and arguments and is_tool_name(arguments[0]):
+            raise UsageError(f"{text}: did you mean {tool}.{arguments[0]}?")
+        raise UsageError(f"{text}: write toolkit.tool, for example clock.now")
     _check_times(timeout, wait_for_host)
     output = ValueOutput(as_json=options.as_json, path=out)
     call_options = {
@@ -218,13 +221,6 @@ def _reading(path: Path | None) -> Iterator[None]:
             raise
         name = "stdin" if path == _STDIN else path
         raise UsageError(f"cannot read {name}: {error.strerror}", executed="maybe") from error
-
-
-def _invalid_tool(typed: str, arguments: Sequence[str]) -> str:
-    text = f"{shown(typed)} is not a tool name"
-    if is_toolkit_name(typed) and arguments and is_tool_name(arguments[0]):
-        return f"{text}: did you mean {typed}.{arguments[0]}?"
-    return f"{text}: write toolkit.tool, for example clock.now"
 
 
 @dataclass(frozen=True, slots=True)

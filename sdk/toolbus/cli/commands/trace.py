@@ -23,9 +23,6 @@ from toolbus.telemetry.viewer.trace_tree import TraceTree, as_json, build_tree, 
 
 __all__ = ["trace"]
 
-_QUIET_S = 1.0
-_INCOMPLETE_S = 6.0
-
 
 def trace(
     host: Annotated[
@@ -65,9 +62,9 @@ def trace(
 class TraceSchedule:
     """Decides when a trace is printed. Pure: the caller passes the time."""
 
-    quiet_s: float = _QUIET_S
+    quiet_s: float = 1.0
     """Seconds without new spans before a complete trace is printed."""
-    incomplete_s: float = _INCOMPLETE_S
+    incomplete_s: float = 6.0
     """The same for an incomplete trace."""
     _due_at: dict[str, float] = field(default_factory=dict)
 

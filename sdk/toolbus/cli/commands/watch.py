@@ -111,8 +111,6 @@ class _Lines:
 
 @dataclass(slots=True, eq=False)
 class _Watcher:
-    """One run of the command."""
-
     room: CommandRoom
     interval_s: float
     once: bool
@@ -122,7 +120,7 @@ class _Watcher:
     monitored: asyncio.Event = field(default_factory=asyncio.Event)
     """Set after the first event of the call monitor."""
     listed: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set after the first lists of participants and toolkits."""
+    """Set after the first lists of participants and toolkits, and so after `monitored`."""
     stale: asyncio.Event = field(default_factory=asyncio.Event)
     """Set if the lists must be requested again."""
     roster: Roster = field(default_factory=Roster)
@@ -181,7 +179,7 @@ class _Watcher:
     async def _show_periodically(self) -> None:
         loop = asyncio.get_running_loop()
         ends_at = loop.time() + (self.for_s or inf)
-        await self._wait(ends_at, self._has_data())
+        await self._wait(ends_at, self.listed.wait())
         while not self.stop.is_set():
             next_at = loop.time() + self.interval_s
             is_last = self.once or next_at >= ends_at
@@ -191,11 +189,7 @@ class _Watcher:
             if is_last:
                 return
 
-    async def _has_data(self) -> None:
-        await self.monitored.wait()
-        await self.listed.wait()
-
-    async def _wait(self, at: float, *until: Coroutine[Any, Any, None]) -> None:
+    async def _wait(self, at: float, *until: Coroutine[Any, Any, object]) -> None:
         """Wait for the time `at`, for `stop`, or for `until`, whichever is first."""
         timeout_s: float | None = None
         if at < inf:
