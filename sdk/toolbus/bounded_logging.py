@@ -132,4 +132,6 @@ def _message(error: BaseException) -> str:
 
 def _notes(error: BaseException) -> list[str]:
     notes = getattr(error, "__notes__", None)
-    return [note for note in notes if isinstance(note, str)] if isinstance(notes, list) else []
+    if not isinstance(notes, list):
+        return []
+    return [note for note in notes if isinstance(note, str)]

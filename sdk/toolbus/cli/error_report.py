@@ -70,13 +70,11 @@ def reporting(
     """
     try:
         yield
-    except RoomException as error:
+    except (KeyboardInterrupt, RoomException) as error:
+        if isinstance(error, KeyboardInterrupt):
+            error = Cancelled("cancelled with Ctrl-C")
         report(error, as_json=as_json, local=local, target=target)
         raise typer.Exit(exit_code(error)) from error
-    except KeyboardInterrupt:
-        cancelled = Cancelled("cancelled with Ctrl-C")
-        report(cancelled, as_json=as_json, local=local, target=target)
-        raise typer.Exit(exit_code(cancelled)) from None
 
 
 @contextmanager

@@ -585,7 +585,6 @@ def _by_short_flag(settings: Iterable[_Setting]) -> dict[str, list[_Setting]]:
 
 
 def _options(settings: Iterable[_Setting], with_short: set[str]) -> list[Any]:
-    """Return an option for each field."""
     parameters = [_parameter(setting, setting.parameter in with_short) for setting in settings]
     if not parameters:
         return []

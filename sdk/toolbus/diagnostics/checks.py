@@ -32,12 +32,7 @@ class CheckFailed(Exception):
     """
 
     def __init__(
-        self,
-        found: str,
-        repair: str,
-        *,
-        status: Status = "fail",
-        exit_code: ExitCode | None = None,
+        self, found: str, repair: str, *, status: Status = "fail", exit_code: ExitCode | None = None
     ) -> None:
         super().__init__(found)
         self.repair = repair
