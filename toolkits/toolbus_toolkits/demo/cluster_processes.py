@@ -324,11 +324,7 @@ class ClusterProcesses(DemoProcesses):
             asking = asyncio.create_task(caller.keep_calling())
             self._stack.push_async_callback(cancel_task, asking)
 
-    def answers(self, node: str) -> list[tuple[float, float]]:
-        """Return the answered calls of the callers at a server."""
-        at = self.balancer.at
-        return [call for caller in self.callers if at[caller.name] == node for call in caller.calls]
-
     def median_ms(self, node: str) -> float:
         """Return the median duration of the calls of the callers at a server."""
-        return median(ended - began for began, ended in self.answers(node)) * 1000
+        callers = [caller for caller in self.callers if self.balancer.at[caller.name] == node]
+        return median(ended - began for caller in callers for began, ended in caller.calls) * 1000

@@ -101,7 +101,10 @@ class _ServerLoss:
         else:
             raise SceneFailed("long queries end too soon on this machine")
         killed_s, outcomes = killed
-        recovery_s = await self._wait_recovered(killed_s)
+        await cluster.wait_until_listed(len(self.before), len(cluster.hosts))
+        listed_s = time.monotonic()
+        answered = (caller.wait_answered_since(killed_s) for caller in cluster.callers)
+        recovery_s = max(listed_s, *await asyncio.gather(*answered)) - killed_s
         self._show(outcomes, killed_s)
         interrupted = self._check(outcomes, count)
         again = sum(ended >= killed_s for caller in cluster.callers for _, ended in caller.calls)
@@ -132,13 +135,6 @@ class _ServerLoss:
         finally:
             for call in long_calls:
                 call.cancel()
-
-    async def _wait_recovered(self, killed_s: float) -> float:
-        cluster = self.cluster
-        await cluster.wait_until_listed(len(self.before), len(cluster.hosts))
-        listed_s = time.monotonic()
-        answered = (caller.wait_answered_since(killed_s) for caller in cluster.callers)
-        return max(listed_s, *await asyncio.gather(*answered)) - killed_s
 
     def _show(self, outcomes: Sequence[Any], killed_s: float) -> None:
         at = self.cluster.balancer.at

@@ -121,20 +121,15 @@ class DemoProcesses:
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as stack:
-            self.folder = Path(
-                stack.enter_context(
-                    TemporaryDirectory(prefix="toolbus-demo-", ignore_cleanup_errors=True)
-                )
-            )
+            folder = TemporaryDirectory(prefix="toolbus-demo-", ignore_cleanup_errors=True)
+            self.folder = Path(stack.enter_context(folder))
             await stack.enter_async_context(self.receiver)
             self._environment = _isolated_environment(self.folder, self.receiver.endpoint)
             if not self._traced:
                 self._environment["OTEL_SDK_DISABLED"] = "true"
             self._keys.parent.mkdir(exist_ok=True)
             KeyRing([self._key]).save(self._keys)
-            stack.enter_context(
-                _environment({**self._environment, **_otel_names("demo", "caller")})
-            )
+            stack.enter_context(_environment(self._environment | _otel_names("demo", "caller")))
             send_spans = configure("toolbus-demo")
             if send_spans is not None:
                 stack.push_async_callback(on_own_thread, send_spans, "toolbus-spans")
