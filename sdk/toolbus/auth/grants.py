@@ -439,29 +439,25 @@ class ToolRights:
     It caches no answers, so nothing that a client sends makes it grow.
     """
 
-    __slots__ = ("__weakref__", "_allow", "_deny", "_grant", "_register")
+    __slots__ = ("__weakref__", "_allow", "_deny", "_register", "grant")
 
     def __init__(self, scope: AgentsGrant) -> None:
-        self._grant = scope
+        self.grant: AgentsGrant = scope
+        """The grant that was compiled."""
         self._allow = ToolPatterns(scope.allow)
         self._deny = ToolPatterns(scope.deny)
         self._register = ToolPatterns(scope.register)
-
-    @property
-    def grant(self) -> AgentsGrant:
-        """The grant that was compiled."""
-        return self._grant
 
     def _covers(self, toolkit: str, tool: str) -> bool:
         return self._allow.covers(toolkit, tool) and not self._deny.covers(toolkit, tool)
 
     def may_call(self, toolkit: str, tool: str) -> bool:
         """Whether it may invoke this tool."""
-        return self._grant.call and self._covers(toolkit, tool)
+        return self.grant.call and self._covers(toolkit, tool)
 
     def may_see(self, toolkit: str, tool: str) -> bool:
         """Whether it may list and inspect this tool."""
-        return self._grant.use_tools and self._covers(toolkit, tool)
+        return self.grant.use_tools and self._covers(toolkit, tool)
 
     def may_read(self, toolkit: str, tool: str) -> bool:
         """Whether it may read a tool's description: it may invoke the tool, or may list it."""
@@ -473,12 +469,12 @@ class ToolRights:
 
     def seen_in(self, toolkit: str) -> SeenTools:
         """Return which tools of one toolkit it may list and inspect."""
-        allow = self._allow.of_toolkit(toolkit) if self._grant.use_tools else _NO_TOOLS
+        allow = self._allow.of_toolkit(toolkit) if self.grant.use_tools else _NO_TOOLS
         return SeenTools(allow, self._deny.of_toolkit(toolkit))
 
     def may_register(self, toolkit: str, public: bool) -> bool:
         """Whether it may register a toolkit of this name, public or private."""
-        grant = self._grant
+        grant = self.grant
         allowed = grant.register_public_toolkit if public else grant.register_private_toolkit
         return allowed and self._register.covers_toolkit(toolkit)
 
@@ -487,4 +483,4 @@ class ToolRights:
 
         The server alone knows which identities an entry covers.
         """
-        return entry in self._grant.act_for
+        return entry in self.grant.act_for

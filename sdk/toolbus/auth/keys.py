@@ -271,7 +271,14 @@ class KeyRing:
 
     def to_toml(self) -> str:
         """Return the text of `keys.toml`, with the key material in plain text."""
-        return "\n".join(_write_key(key) for key in self)
+        tables = []
+        for key in self:
+            values = ((name, getattr(key, name)) for name in _TABLE_FIELDS)
+            lines = [
+                f"{name} = {_toml_text(value)}\n" for name, value in values if value is not None
+            ]
+            tables.append("[[key]]\n" + "".join(lines))
+        return "\n".join(tables)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write `keys.toml` atomically, readable by its owner only (mode 0600)."""
@@ -301,12 +308,6 @@ def _read_key(position: int, table: Any) -> Key:
         return Key(**table)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from None
-
-
-def _write_key(key: Key) -> str:
-    values = ((name, getattr(key, name)) for name in _TABLE_FIELDS)
-    lines = [f"{name} = {_toml_text(value)}\n" for name, value in values if value is not None]
-    return "[[key]]\n" + "".join(lines)
 
 
 def _toml_text(value: str) -> str:

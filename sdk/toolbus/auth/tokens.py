@@ -171,13 +171,17 @@ class ParticipantToken:
         if claims.get("iss") != key.iss:
             raise TokenRefused("wrong_issuer")
         issued_at, expires_at = _checked_times(claims, time.time() if now is None else now)
+        participant = _read_participant(claims)
+        jti = claims.get("jti", "")
+        if not isinstance(jti, str) or len(jti) > _MAX_JTI_CHARS or not jti.isprintable():
+            raise TokenRefused("bad_jti")
         return VerifiedToken(
-            **_read_participant(claims),
+            **participant,
             issuer=key.iss,
             key_id=key.kid,
             issued_at=issued_at,
             expires_at=expires_at,
-            jti=_checked_jti(claims),
+            jti=jti,
         )
 
 
@@ -275,13 +279,6 @@ def _checked_times(claims: dict[str, Any], now: float) -> tuple[float, float]:
     if now >= expires_at + LEEWAY_S:
         raise TokenRefused("expired")
     return issued_at, expires_at
-
-
-def _checked_jti(claims: dict[str, Any]) -> str:
-    jti = claims.get("jti", "")
-    if not isinstance(jti, str) or len(jti) > _MAX_JTI_CHARS or not jti.isprintable():
-        raise TokenRefused("bad_jti")
-    return jti
 
 
 def _is_room_list(value: object) -> TypeGuard[list[str]]:

@@ -85,7 +85,7 @@ class AssessUnavailable(Exception):
 class Caller:
     """Makes the calls and requests of one participant."""
 
-    __slots__ = ("_connection", "_loop", "_pending", "_tracing", "affinities", "budget", "retries")
+    __slots__ = ("_connection", "_loop", "_pending", "affinities", "budget", "retries", "tracing")
 
     @property
     def pinned(self) -> frozenset[str]:
@@ -97,7 +97,8 @@ class Caller:
     ) -> None:
         self._connection: ReconnectingConnection | Connection = connection
         self._pending = pending
-        self._tracing = tracing
+        self.tracing: Tracing = tracing
+        """Records sampled calls."""
         self.budget: BufferBudget = pending.budget
         """Buffer memory of received chunks."""
         self._loop = asyncio.get_running_loop()
@@ -111,11 +112,6 @@ class Caller:
         bound = copy(self)
         bound._connection = connection
         return bound
-
-    @property
-    def tracing(self) -> Tracing:
-        """Records sampled calls."""
-        return self._tracing
 
     @property
     def can_forward(self) -> bool:
@@ -192,7 +188,7 @@ class Caller:
             RoomException: The call failed; `executed` says whether the tool ran.
         """
         span = None
-        tracing = self._tracing
+        tracing = self.tracing
         if monotonic() >= tracing.idle_until or get_current():
             span = self.begin_span(plan)
         try:
@@ -246,7 +242,7 @@ class Caller:
 
     def begin_span(self, plan: CallPlan) -> CallSpan | None:
         """Add a call to a trace; return its span if that is recorded."""
-        if (span := self._tracing.start_client(plan.name, plan.call_id)) is None:
+        if (span := self.tracing.start_client(plan.name, plan.call_id)) is None:
             return None
         plan.traceparent, tracestate = span.context
         if tracestate is not None:

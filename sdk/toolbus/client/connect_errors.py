@@ -167,14 +167,11 @@ def _refused_error(response: Response, token: str) -> RoomException:
     if limit in _FULL:
         details["limit"] = limit
         message += f": {_FULL[limit]}"
-    retry_after_s = _retry_after_s(response)
-    return Unavailable(message, executed="no", details=details, retry_after_s=retry_after_s)
-
-
-def _retry_after_s(response: Response) -> float | None:
-    """Return the seconds of `Retry-After`; None without it, and for a date, which proxies send."""
+    retry_after_s = None
     values = response.headers.get_all("Retry-After")
-    return float(values[0]) if len(values) == 1 and _SECONDS.fullmatch(values[0]) else None
+    if len(values) == 1 and _SECONDS.fullmatch(values[0]):  # a date is what proxies send
+        retry_after_s = float(values[0])
+    return Unavailable(message, executed="no", details=details, retry_after_s=retry_after_s)
 
 
 # TLS

@@ -397,7 +397,15 @@ class ReconnectingConnection:
             if connection.closed.is_set():
                 raise ConnectionError("the connection was lost")
         except (TimeoutError, ConnectionError, asyncio.CancelledError) as error:
-            await self._fail_connect(connection, error)
+            # It has ended, or stayed silent, before calls could be sent.
+            code = connection.close_code
+            await connection.close()
+            self.websocket = None
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            self._raise_if_final(code)
+            text = "the server did not send a welcome"
+            raise Unavailable(text, executed="no", details={"url": self._settings.url}) from error
         self._set_ready(connection)
 
     def _set_ready(self, connection: Connection) -> None:
@@ -406,17 +414,6 @@ class ReconnectingConnection:
             self.failure = ""
             self._forget_refusal()
             self._ready.set()
-
-    async def _fail_connect(self, connection: Connection, error: BaseException) -> None:
-        """Close a connection that ended or stayed silent before calls could be sent."""
-        code = connection.close_code
-        await connection.close()
-        self.websocket = None
-        if isinstance(error, asyncio.CancelledError):
-            raise error
-        self._raise_if_final(code)
-        text = "the server did not send a welcome"
-        raise Unavailable(text, executed="no", details={"url": self._settings.url}) from error
 
     async def _open(self, *, elsewhere: bool) -> Connection:
         settings = self._settings

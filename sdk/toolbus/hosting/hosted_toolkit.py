@@ -40,7 +40,8 @@ def check_shared_with(toolkit: str, shared_with: Any) -> None:
 
     A `*` within a name is refused: it is no pattern, and would match no participant.
     """
-    if not _are_strings(shared_with):
+    is_list = isinstance(shared_with, Collection) and not isinstance(shared_with, str | bytes)
+    if not is_list or not all(isinstance(entry, str) for entry in shared_with):
         raise InvalidOffer(f"toolkit {toolkit!r}: shared_with must be a list of strings")
     for entry in shared_with:
         if "*" in entry and entry != "*":
@@ -54,11 +55,6 @@ def check_shared_with(toolkit: str, shared_with: Any) -> None:
             raise InvalidOffer(
                 f"toolkit {toolkit!r}: {message}: write name:{name_text}, role:{name_text} or '*'"
             )
-
-
-def _are_strings(values: Any) -> bool:
-    is_list = isinstance(values, Collection) and not isinstance(values, str | bytes)
-    return is_list and all(isinstance(value, str) for value in values)
 
 
 def _inherited_limits(tool: Tool, former: Sequence[HostedToolkit]) -> ToolLimits:

@@ -223,7 +223,7 @@ class Permissions:
                 f"The policy of the host would refuse {judged.call}: {_quoted(assessment.refusal)}"
             )
             yield _Finding("deny", words, "policy")
-        if asked := judged.question():
+        if asked := judged.strict_rule("ask rule", "asks about", judged.concerning.ask):
             yield asked
         if assessment.behavior == "ask" and assessment.immune:
             words = judged.with_message(
@@ -330,13 +330,10 @@ class _Judged(NamedTuple):
 
     def denial(self) -> _Finding | None:
         """Return the rule that denies; its words say whether it only may cover the call."""
-        return self._strict_rule("deny", "denies", self.concerning.deny)
+        return self.strict_rule("deny", "denies", self.concerning.deny)
 
-    def question(self) -> _Finding | None:
-        """Return the rule that asks, as `denial` does."""
-        return self._strict_rule("ask rule", "asks about", self.concerning.ask)
-
-    def _strict_rule(self, step: Step, verb: str, groups: Sequence[RuleGroup]) -> _Finding | None:
+    def strict_rule(self, step: Step, verb: str, groups: Sequence[RuleGroup]) -> _Finding | None:
+        """Return the rule that denies or asks, as `denial` does."""
         if not groups:
             return None
         wholes = [group.whole for group in groups if group.whole is not None]

@@ -130,6 +130,9 @@ def assessment_from_plain(value: object) -> Assessment:
     if len(preview.encode()) > MAX_PREVIEW_BYTES:
         raise ValueError(f"preview has over {MAX_PREVIEW_BYTES} bytes")
     matches = _matches(value.get("matches", []))
+    parts = value.get("parts", [])
+    if not isinstance(parts, list) or len(parts) > MAX_PARTS:  # fewer parts would allow more
+        raise ValueError(f"parts must be a list of at most {MAX_PARTS}")
     return Assessment(
         behavior,
         read_only=_flag(value, "read_only"),
@@ -139,7 +142,7 @@ def assessment_from_plain(value: object) -> Assessment:
         preview=preview,
         suggestions=_suggestions(value.get("suggestions", [])),
         matches=matches,
-        parts=_parts(value.get("parts", []), matches),
+        parts=tuple(_at("each of parts", part, matches) for part in parts),
         uncertain=_at("uncertain", value.get("uncertain", []), matches),
         hint=_text(value, "hint", MAX_MESSAGE_CHARS),
         source=source,
@@ -182,13 +185,6 @@ def _matches(values: object) -> tuple[str, ...]:
     if sum(len(pattern.encode()) for pattern in values) > MAX_MATCHES_BYTES:
         raise ValueError(f"matches have over {MAX_MATCHES_BYTES} bytes")
     return tuple(values)
-
-
-def _parts(values: object, matches: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
-    """Read parts. None is ever left out: fewer parts allow more."""
-    if not isinstance(values, list) or len(values) > MAX_PARTS:
-        raise ValueError(f"parts must be a list of at most {MAX_PARTS}")
-    return tuple(_at("each of parts", part, matches) for part in values)
 
 
 def _at(label: str, places: object, matches: tuple[str, ...]) -> tuple[str, ...]:

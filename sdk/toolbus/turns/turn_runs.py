@@ -20,7 +20,6 @@ from collections.abc import (
 )
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import count, groupby
 from typing import TYPE_CHECKING, Any
 
@@ -123,13 +122,14 @@ class TurnRuns:
         call.task = task = asyncio.create_task(self._begin(call))
         call.ended = task.get_loop().create_future()
         self._running.add(call)
-        task.add_done_callback(partial(self._on_end, call))
-        return task
 
-    def _on_end(self, call: TurnCall, task: asyncio.Task[Chunk]) -> None:
-        self._running.discard(call)
-        retrieve_error(task)
-        call.end()
+        def on_end(task: asyncio.Task[Chunk]) -> None:
+            self._running.discard(call)
+            retrieve_error(task)
+            call.end()
+
+        task.add_done_callback(on_end)
+        return task
 
     async def _begin(self, call: TurnCall) -> Chunk:
         """Run a call, the dispatch alone if nothing stands around it, and set `call.ended`."""
