@@ -28,10 +28,9 @@ __all__ = [
     "fitting",
     "indexed",
     "is_path_of_draft",
-    "matcher_below",
-    "matching",
     "patterns_below",
     "searched",
+    "selector",
 ]
 
 # The folders of version control hold copies of what was there, in many files.
@@ -111,14 +110,11 @@ async def files_read(
             return Listing((folder.from_root(b""),), is_complete=True)
 
         which = await filter_of_named(folder, which, seconds, pattern=pattern)
-        matches = None
-        if pattern is not None:
-            matches = await FILE_THREADS.run(matcher_below, folder, pattern)
+        select = await FILE_THREADS.run(selector, folder, pattern)
         arguments = await FILE_THREADS.run(which.arguments, folder)
 
         def take(names: list[bytes]) -> bool:
-            found = names if matches is None else matching(matches, names)
-            paths.extend(folder.from_root(name) for name in found)
+            paths.extend(map(folder.from_root, select(names)))
             return len(paths) > limit
 
         is_in_time = await indexed(folder, ["--files", *arguments], take, seconds)
@@ -145,14 +141,12 @@ async def filter_of_named(
     start = await FILE_THREADS.run(folder.existing_start, text)
     if folder.is_root and (sign or not start.strip("/")):
         return which
-    matches = None
-    if pattern is not None:
-        matches = await FILE_THREADS.run(matcher_below, folder, pattern)
+    select = await FILE_THREADS.run(selector, folder, pattern)
     is_any_found = False
 
     def take(names: list[bytes]) -> bool:
         nonlocal is_any_found
-        is_any_found |= bool(names if matches is None else matching(matches, names))
+        is_any_found |= bool(select(names))
         return is_any_found
 
     arguments = await FILE_THREADS.run(which.arguments, folder)
@@ -191,7 +185,7 @@ def _from_folder(folder: SearchedFolder, text: str) -> tuple[str, str]:
     return sign, pattern
 
 
-def matcher_below(folder: SearchedFolder, text: str) -> Callable[[str], object]:
+def _matcher_below(folder: SearchedFolder, text: str) -> Callable[[str], object]:
     """Return what is true of the files that a `glob` finds; blocking.
 
     Raises `ToolFailed` for no pattern.
@@ -207,15 +201,25 @@ def matcher_below(folder: SearchedFolder, text: str) -> Callable[[str], object]:
     return lambda name: any(matches(name) for matches in matchers)
 
 
-def matching(matches: Callable[[str], object], names: list[bytes]) -> list[bytes]:
-    """Return those of some names that match, without drafts."""
-    # Decoded as one text: one by one takes a third of the time of a glob.
-    texts = os.fsdecode(b"\0".join(names)).split("\0")
-    return [
-        name
-        for name, text in zip(names, texts, strict=False)
-        if matches(text) and not is_path_of_draft(name)
-    ]
+def selector(folder: SearchedFolder, pattern: str | None) -> Callable[[list[bytes]], list[bytes]]:
+    """Return what selects those of some names that a `glob` finds; all without one. Blocking.
+
+    Raises `ToolFailed` for no pattern.
+    """
+    if pattern is None:
+        return list
+    matches = _matcher_below(folder, pattern)
+
+    def select(names: list[bytes]) -> list[bytes]:
+        # Decoded as one text: one by one takes a third of the time of a glob.
+        texts = os.fsdecode(b"\0".join(names)).split("\0")
+        return [
+            name
+            for name, text in zip(names, texts, strict=False)
+            if matches(text) and not is_path_of_draft(name)
+        ]
+
+    return select
 
 
 def fitting(texts: Iterable[str], more_bytes: int = 0) -> int:

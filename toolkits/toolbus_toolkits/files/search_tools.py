@@ -7,7 +7,6 @@ import os
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
@@ -23,9 +22,8 @@ from toolbus_toolkits.files.indexing import (
     filter_of_named,
     fitting,
     indexed,
-    matcher_below,
-    matching,
     searched,
+    selector,
 )
 from toolbus_toolkits.files.open_folders import NewestFiles, SearchedFolder
 from toolbus_toolkits.files.reached import Path, ReachedFiles, failure
@@ -176,27 +174,27 @@ class SearchTools:
             seconds = seconds_to_answer(context, _MAX_SECONDS)
             if not folder.is_folder:
                 raise failure("not_a_folder", f"{folder.shown(b'')!r} is no folder")
-            matches = await FILE_THREADS.run(matcher_below, folder, pattern)
+            select = await FILE_THREADS.run(selector, folder, pattern)
             which = await filter_of_named(folder, FileFilter(), seconds, pattern=pattern)
-            newest = NewestFiles(folder, limit, partial(matching, matches))
+            newest = NewestFiles(folder, limit, select)
             # Not by `--glob`: what that matches is found though Git ignores it, and with
             # `**` all of `node_modules` would be. By one thread: rg is faster than what looks at
             # each file here, and names of one folder come together, so that it is opened once.
             arguments = ["--files", "--threads=1", *which.arguments(folder)]
             is_in_time = await indexed(folder, arguments, newest.add, seconds)
-        note = "" if is_in_time else ended_early(seconds)
-        note = f"{_note_of_ignored(folder, which, newest.total)} {note}".strip()
+        notes = [_note_of_ignored(folder, which, newest.total)]
+        if not is_in_time:
+            notes.append(ended_early(seconds))
         if not newest.total and pattern.startswith("/"):
-            hint = (
+            notes.append(
                 "A `/` at the start of a pattern stands for `path`: give another folder as `path`."
             )
-            note = f"{note} {hint}".strip()
         paths = [one_line(folder.shown(name)) for name in newest.newest()]
         paths = paths[: fitting(paths)]
         return GlobResult(
             paths=paths,
             truncated=newest.total > len(paths) or not is_in_time,
-            note=note,
+            note=" ".join(filter(None, notes)),
         )
 
     async def _grep(  # noqa: PLR0913 - the arguments of the tool

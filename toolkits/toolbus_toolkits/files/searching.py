@@ -258,14 +258,15 @@ class Search:
             await asyncio.wait([counting])
 
     async def _index(self, arguments: list[str], seconds: float) -> bool:
-        question = self._question
-        wide = [*question.arguments(any_encoding=True), *arguments]
-        plain = [*question.arguments(), *arguments]
+        wide = self._question.arguments(any_encoding=True)
+        plain = self._question.arguments()
         try:
-            return await indexed(self._folder, wide, self._add, seconds)
+            return await indexed(self._folder, [*wide, *arguments], self._add, seconds)
         except ToolFailed:
+            if wide == plain:
+                raise
             # rg refuses the pattern or, as too large for example, the wider one.
-            return await indexed(self._folder, plain, self._add, seconds)
+            return await indexed(self._folder, [*plain, *arguments], self._add, seconds)
 
     async def _count_secrets(self, arguments: list[str], seconds: float) -> bool:
         answer = self._answer
