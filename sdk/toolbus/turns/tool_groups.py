@@ -228,7 +228,6 @@ def _shortened(entry: SkillEntry) -> SkillEntry:
 
 
 def _has_skill(listing: SkillListing, name: str) -> bool:
-    """Return whether a listing has a skill now."""
     return any(entry.name == name for entry in listing.entries())
 
 
@@ -264,14 +263,10 @@ class TurnSkills:
 
     def _check(self, name: str) -> None:
         """Raise `ToolInactive` for a skill that only inactive groups have."""
-        inactive = [
-            (listing, group) for listing, group in self._listings if not self._is_active(group)
-        ]
-        if not inactive or any(_has_skill(listing, name) for listing in self._active()):
-            return
-        for listing, group in inactive:
-            if _has_skill(listing, name):
-                self._refuse(f"the skill {name}", group)
+        if not any(_has_skill(listing, name) for listing in self._active()):
+            for listing, group in self._listings:
+                if _has_skill(listing, name):
+                    self._refuse(f"the skill {name}", group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,14 +475,9 @@ class _GroupInstructions(Tool):
     read_only = True
 
     def __init__(self, groups: ActiveGroups) -> None:
-        parameter = {"type": "string", "enum": [group.name for group in groups]}
-        super().__init__(
-            input_schema={
-                "type": "object",
-                "properties": {"group": parameter},
-                "additionalProperties": False,
-            }
-        )
+        properties = {"group": {"type": "string", "enum": [group.name for group in groups]}}
+        schema = {"type": "object", "properties": properties, "additionalProperties": False}
+        super().__init__(input_schema=schema)
         self._groups = groups
 
     async def execute(self, context: Any, /, group: str | None = None) -> str:

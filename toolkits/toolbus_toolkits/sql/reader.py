@@ -181,30 +181,26 @@ class SqliteReader:
                 raise ToolFailed(
                     f"there is no table or view {table!r}; list_tables returns their names"
                 )
-            name = str(found.rows[0][0])
+            found_name, kind, sql = found.rows[0]
+            name = str(found_name)
             columns, keys, indexes = (
-                _read(connection, sql, (name,), limits)
-                for sql in (_LIST_COLUMNS, _LIST_FOREIGN_KEYS, _LIST_INDEXES)
+                _read(connection, query, (name,), limits)
+                for query in (_LIST_COLUMNS, _LIST_FOREIGN_KEYS, _LIST_INDEXES)
             )
-        return _description(found, columns, keys, indexes)
-
-
-def _description(found: Rows, columns: Rows, keys: Rows, indexes: Rows) -> TableDescription:
-    name, kind, sql = found.rows[0]
-    parts = (found, columns, keys, indexes)
-    return TableDescription(
-        name=str(name),
-        type=str(kind),
-        columns=[
-            Column(str(column), str(declared), bool(not_null), _text(default), int(str(position)))
-            for column, declared, not_null, default, position in columns.rows
-        ],
-        foreign_keys=[ForeignKey(str(a), str(b), _text(c)) for a, b, c in keys.rows],
-        indexes=[Index(str(a), bool(b), _text(c) or "") for a, b, c in indexes.rows],
-        sql=_text(sql),
-        truncated=any(part.truncated for part in parts),
-        why=[reason for part in parts for reason in part.why],
-    )
+        parts = (found, columns, keys, indexes)
+        return TableDescription(
+            name=name,
+            type=str(kind),
+            columns=[
+                Column(str(column), str(form), bool(not_null), _text(default), int(str(position)))
+                for column, form, not_null, default, position in columns.rows
+            ],
+            foreign_keys=[ForeignKey(str(a), str(b), _text(c)) for a, b, c in keys.rows],
+            indexes=[Index(str(a), bool(b), _text(c) or "") for a, b, c in indexes.rows],
+            sql=_text(sql),
+            truncated=any(part.truncated for part in parts),
+            why=[reason for part in parts for reason in part.why],
+        )
 
 
 def _text(cell: Cell) -> str | None:
