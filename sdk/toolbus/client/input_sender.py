@@ -73,13 +73,7 @@ class InputSender:
         connection: OutgoingConnection,
         on_error: Callable[[BaseException], None],
     ) -> None:
-        """Belong to an attempt of the call.
-
-        Args:
-            request: The request's id.
-            connection: Its connection.
-            on_error: Called with an error of the iterable, or for a value that cannot be sent.
-        """
+        """Belong to an attempt of the call; `on_error` gets an error of the iterable."""
         self._sender = ChunkSender(connection, partial(Input, RequestId(request)))
         self._on_error = on_error
 

@@ -85,13 +85,7 @@ class PendingRequest(Struct, eq=False):
 
 
 class InboundStream:
-    """The chunks of one call and its end, for one reader; as a future its end is set once.
-
-    Args:
-        budget: Allocates its buffer.
-        on_progress: Called with the plain value of each progress.
-        input_sender: Sends the call's input.
-    """
+    """The chunks of one call and its end, for one reader; as a future its end is set once."""
 
     __slots__ = (
         "_buffer",
@@ -262,11 +256,7 @@ class InboundStream:
             self._request.websocket.send_message(encode(frame))
 
 
-class _Delivered(Exception):
-    """Stands for a result that was given to the reader."""
-
-
-_DELIVERED = _Delivered()
+_DELIVERED = Exception("it stands for a result that was given to the reader")
 
 
 def unreadable_result(received: ReceivedChunk, _path: str, _reason: str) -> InvalidResult:

@@ -27,15 +27,7 @@ __all__ = ["ChunkStream", "StreamingCall"]
 
 
 class StreamingCall:
-    """One call whose chunks are read as they arrive; it may be retried before the first chunk.
-
-    Args:
-        caller: Makes the attempts.
-        plan: The call, with the options of every attempt.
-        on_progress: Called with the plain value of each progress.
-        input_sender: Sends the call's input.
-        is_stream: Whether the host may send any number of chunks of any kind.
-    """
+    """One call whose chunks are read as they arrive; it may be retried before the first chunk."""
 
     def __init__(
         self,
@@ -51,6 +43,7 @@ class StreamingCall:
         self._on_progress = on_progress
         self._input_sender = input_sender
         self._is_stream = is_stream
+        """Whether the host may send any number of chunks of any kind."""
         self._stream: InboundStream | None = None
         self._history: RetryHistory | None = None
         self._span: CallSpan | None = None

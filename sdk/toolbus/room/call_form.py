@@ -157,13 +157,7 @@ def refuse_unknown(
     names: Collection[str],
     options: Collection[str],
 ) -> None:
-    """Raise TypeError, with the nearest option, for a keyword that is not an option of a method.
-
-    Args:
-        method: The method or class.
-        names: The keywords.
-        options: The names of its options.
-    """
+    """Raise TypeError, with the nearest option, for a keyword that is not an option of a method."""
     for name in names:
         if name not in options:
             near = get_close_matches(name, options, n=1)

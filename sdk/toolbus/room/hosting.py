@@ -68,16 +68,7 @@ def packed_manifest(toolkit: Toolkit) -> bytes:
 
 
 class Hosting:
-    """One toolkit that is hosted.
-
-    Args:
-        room: Passed to the tools when they start.
-        runner: Runs the calls.
-        registrations: Where the toolkit is registered.
-        registration: The first definition.
-        is_ready: Whether requests can be sent now.
-        is_closed: Whether the room is closed for good.
-    """
+    """One toolkit that is hosted."""
 
     def __init__(
         self,

@@ -246,13 +246,7 @@ class ToolkitNames:
 def _callable_tools(
     rights: ToolRights, manifest: ToolkitManifest, wanted: Sequence[str] | None
 ) -> list[ToolManifest]:
-    """Return the tools of a toolkit elsewhere that may be called; log which may not.
-
-    Args:
-        rights: Those of the agent's room.
-        manifest: The toolkit's.
-        wanted: Only these; None is all.
-    """
+    """Return the wanted tools of a toolkit elsewhere, or all, that may be called; log others."""
     asked = [tool for tool in manifest.tools if not wanted or tool.name in wanted]
     found = [tool for tool in asked if rights.may_call(manifest.name, tool.name)]
     if len(found) < len(asked):

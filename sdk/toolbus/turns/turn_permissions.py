@@ -256,13 +256,7 @@ class TurnDecision(CallDecision):
 
 
 class CallJudge:
-    """Lets the calls of one turn through, or denies them.
-
-    Args:
-        permissions: What is in force.
-        approvals: Asks a person; one request is open at a time.
-        facts: Who calls.
-    """
+    """Lets the calls of one turn through, or denies them."""
 
     def __init__(
         self, permissions: TurnPermissions, approvals: ApprovalQueue, facts: TurnFacts

@@ -129,12 +129,6 @@ async def filter_of_named(
     A call names a folder below a root by its `path`, or by how its pattern begins. This goes by
     names alone, so an assessment lists what the call will read.
 
-    Args:
-        folder: What is searched.
-        which: Which of its files.
-        seconds: How long it may take.
-        pattern: That of a `glob`.
-
     Raises `ToolFailed` for a mistake in a pattern.
     """
     sign, text = _from_folder(folder, pattern or which.glob or "")
@@ -247,13 +241,7 @@ def is_path_of_draft(name: bytes) -> bool:
 async def searched(
     files: ReachedFiles, path: str | bytes, context: ToolContext | None = None
 ) -> AsyncIterator[SearchedFolder]:
-    """Open what is searched; it is closed with the block. Raises `ToolFailed`.
-
-    Args:
-        files: The files of the toolkit.
-        path: The folder, or a file.
-        context: The call that searches; none for an assessment.
-    """
+    """Open what is searched; it is closed with the block. Raises `ToolFailed`."""
     folder = await FILE_THREADS.run(
         SearchedFolder.open, files, path, context, undo=SearchedFolder.close
     )

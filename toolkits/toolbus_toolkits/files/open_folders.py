@@ -31,13 +31,7 @@ that was searched, whose parts are separated by `/`."""
 
 
 class SearchedFolder:
-    """What a search begins with: a folder, or a file. It is open until `close`.
-
-    Args:
-        location: Where it is.
-        prefix: What stands before the names in results.
-        is_secret: Whether it holds secrets by its path.
-    """
+    """What a search begins with: a folder, or a file. It is open until `close`."""
 
     def __init__(self, location: Location, prefix: str, *, is_secret: bool) -> None:
         self.is_folder: bool = location.is_folder

@@ -101,12 +101,7 @@ class GrepResult(TypedDict):
 
 
 class SearchTools:
-    """The tools that find files.
-
-    Args:
-        files: The files.
-        assessor: What assesses the calls.
-    """
+    """The tools that find files."""
 
     def __init__(self, files: ReachedFiles, assessor: Assessor) -> None:
         self._files = files

@@ -163,15 +163,7 @@ MAX_COUNTS = 64
 
 
 class Search:
-    """A search in files.
-
-    Args:
-        files: The files of the toolkit.
-        folder: Where it searches.
-        which: In which files.
-        question: What for.
-        counts: What was counted for the searches before.
-    """
+    """A search in files."""
 
     def __init__(
         self,

@@ -189,12 +189,7 @@ def _checked_template(template: str) -> str:
 
 
 def _listing_text(skills: Sequence[Skill], template: str) -> str:
-    """Return the text; empty without skills.
-
-    Args:
-        skills: In their order.
-        template: The line of one skill of the operator, checked.
-    """
+    """Return the text; empty without skills."""
     own, others = [], []
     for skill in skills:
         words = {
