@@ -196,12 +196,6 @@ def _redirected(request: httpx2.Request, response: httpx2.Response) -> httpx2.Re
     method = request.method if keeps else "GET"
     if method not in _SAFE and not (same_origin and _is_replayable(request)):
         return None  # a body is not sent to another origin
-    return _request_to(url, request, method, same_origin=same_origin)
-
-
-def _request_to(
-    url: httpx2.URL, request: httpx2.Request, method: str, *, same_origin: bool
-) -> httpx2.Request:
     dropped = _BODY_HEADERS
     body = None
     if method == request.method:

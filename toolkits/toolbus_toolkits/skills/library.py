@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path, PurePosixPath
 from string import Formatter
@@ -84,7 +84,15 @@ class Skills:
         require_yaml()  # so that a host does not start without it
         if isinstance(config, str):
             raise TypeError("config must be a list of names")
-        self._template = _checked_template(template or _LINE)
+        self._template = template = template or _LINE
+        if not isinstance(template, str):
+            raise TypeError(f"template must be text, not {type(template).__name__}")
+        for _, field, spec, conversion in Formatter().parse(template):
+            if field is not None and (field not in TEMPLATE_FIELDS or spec or conversion):
+                names = ", ".join(f"{{{name}}}" for name in TEMPLATE_FIELDS)
+                raise ValueError(
+                    f"template has the field {field!r}: write {names}, and {{{{ for a brace"
+                )
         self._environ = os.environ if environ is None else environ
         self._config = frozenset(config)
         sources = standard_sources(self._environ) if paths is None else paths
@@ -118,7 +126,21 @@ class Skills:
         The words of skills that are not the operator's are quoted as JSON, below a line that calls
         them data.
         """
-        return _listing_text(self.list(), self._template)
+        own, others = [], []
+        for skill in self.list():
+            words = {
+                "name": skill.name,
+                "description": one_line(skill.description, _SHOWN_CHARS),
+                "source": one_line(skill.source.name, _SHOWN_CHARS),
+            }
+            if skill.source.operator:
+                base_dir = one_line(str(skill.base_dir), _SHOWN_CHARS)
+                line = self._template.format(**words, base_dir=base_dir, location=skill.location)
+                own.append(line)
+            else:
+                others.append(json.dumps(words))
+        groups = ((_HEADER, own), (_OTHERS, others))
+        return "\n\n".join("\n".join([header, *lines]) for header, lines in groups if lines)
 
     def entries(self) -> tuple[SkillEntry, ...]:
         """Return the skills as `list_skills` shows them."""
@@ -137,7 +159,19 @@ class Skills:
             skill = self.get(name)
         except LookupError as error:
             raise ToolFailed(str(error)) from None
-        return _skill_text(skill, file)
+        source = skill.source
+        if file is not None:
+            text, is_cut = _file_text(skill, file)
+            return SkillText(skill.name, text, source.name, source.operator, file, (), is_cut)
+        files = tuple(islice(_files(skill.base_dir, ""), MAX_FILES + 1))
+        return SkillText(
+            skill.name,
+            skill.body,
+            source.name,
+            source.operator,
+            files=files[:MAX_FILES],
+            truncated=len(files) > MAX_FILES,
+        )
 
     def toolkit(self) -> Toolkit:
         """Make the toolkit `skills`, with the read-only tools `list_skills` and `view_skill`."""
@@ -174,60 +208,6 @@ def _left_out(skill: Skill, facts: GateFacts, taken: Mapping[str, Skill]) -> str
     if first is None:
         return ""
     return f"{skill.name} has the name of {first.name} of {first.source.name}, which comes first"
-
-
-def _checked_template(template: str) -> str:
-    if not isinstance(template, str):
-        raise TypeError(f"template must be text, not {type(template).__name__}")
-    for _, field, spec, conversion in Formatter().parse(template):
-        if field is not None and (field not in TEMPLATE_FIELDS or spec or conversion):
-            names = ", ".join(f"{{{name}}}" for name in TEMPLATE_FIELDS)
-            raise ValueError(
-                f"template has the field {field!r}: write {names}, and {{{{ for a brace"
-            )
-    return template
-
-
-def _listing_text(skills: Sequence[Skill], template: str) -> str:
-    """Return the text; empty without skills."""
-    own, others = [], []
-    for skill in skills:
-        words = {
-            "name": skill.name,
-            "description": one_line(skill.description, _SHOWN_CHARS),
-            "source": one_line(skill.source.name, _SHOWN_CHARS),
-        }
-        if skill.source.operator:
-            base_dir = one_line(str(skill.base_dir), _SHOWN_CHARS)
-            own.append(template.format(**words, base_dir=base_dir, location=skill.location))
-        else:
-            others.append(json.dumps(words))
-    parts = [
-        "\n".join([header, *lines])
-        for header, lines in ((_HEADER, own), (_OTHERS, others))
-        if lines
-    ]
-    return "\n\n".join(parts)
-
-
-def _skill_text(skill: Skill, file: str | None) -> SkillText:
-    """Return the body of a skill with the list of its files, or one of these files.
-
-    Raises `ToolFailed` for a file that is not a text file of its folder.
-    """
-    if file is not None:
-        text, is_cut = _file_text(skill, file)
-        source = skill.source
-        return SkillText(skill.name, text, source.name, source.operator, file, (), is_cut)
-    files = tuple(islice(_files(skill.base_dir, ""), MAX_FILES + 1))
-    return SkillText(
-        skill.name,
-        skill.body,
-        skill.source.name,
-        skill.source.operator,
-        files=files[:MAX_FILES],
-        truncated=len(files) > MAX_FILES,
-    )
 
 
 def _file_text(skill: Skill, file: str) -> tuple[str, bool]:
