@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
-from types import TracebackType
+from typing import Any
 
 __all__ = ["PausableClock", "timeout_at"]
 
@@ -74,14 +74,9 @@ class _Limit:
         clock._limits[limit] = self._at
         return limit
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exception: Any) -> None:
         del self._clock._limits[self._limit]
-        await self._limit.__aexit__(kind, error, traceback)
+        await self._limit.__aexit__(*exception)
 
 
 def timeout_at(

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from hashlib import sha256
+from itertools import count
 from typing import Any
 
 from toolbus.auth.participant_names import addressed_name
@@ -191,11 +192,9 @@ def _candidates(tool: str) -> Iterator[str]:
     # The first `__` is where the toolkit's name ends, unless that has one or ends with `_`.
     if plain.index("__") == len(toolkit) and len(plain) <= MAX_PROVIDER_NAME_CHARS:
         yield plain
-    number = 0
-    while True:
+    for number in count():
         digest = sha256(f"{tool}{number or ''}".encode()).hexdigest()[:_HASH_CHARS]
         yield f"{plain[: MAX_PROVIDER_NAME_CHARS - _HASH_CHARS - 1]}-{digest}"
-        number += 1
 
 
 @dataclass(frozen=True, slots=True)
