@@ -43,8 +43,6 @@ _MAX_SHOWN_CHARS = 2_000
 """Of a text in a progress: of the answer so far its end, of a result its beginning."""
 _MAX_FILE_BYTES = 3 * MAX_RESULT_BYTES // 4
 """Of the files of one answer together; what a turn keeps of a stream has to hold its text too."""
-_AFFINITY = "caller"
-"""Of several hosts of one agent each has its own conversations: an asker stays with one of them."""
 _OFFERING: dict[RoomClient, list[HostedAgent]] = {}
 """The agents with builders that each participant hosts."""
 _END_S = 2.0
@@ -91,11 +89,6 @@ class HostedAgent(Protocol):
         """Begin a conversation anew."""
 
 
-def _schema(properties: dict[str, Any], *required: str) -> dict[str, Any]:
-    """Return the schema of arguments; others are refused."""
-    return {"properties": properties, "required": [*required], "additionalProperties": False}
-
-
 def _tools(agent: HostedAgent) -> dict[str, Any]:
     """Return the schema of what a question may ask to be built."""
     names = ", ".join(builder.name for builder in agent.builders) or "none"
@@ -127,20 +120,31 @@ def _refusing(context: ToolContext) -> Iterator[None]:
         raise
 
 
-class _Ask(Tool):
-    name = "ask"
+class _AgentTool(Tool):
     marks_entry = True
-    affinity = _AFFINITY
+    affinity = "caller"
+    """Of several hosts of one agent each has its own conversations: an asker stays with one."""
+
+    def __init__(self, agent: HostedAgent, properties: dict[str, Any], *required: str) -> None:
+        properties = {**properties, "conversation": _CONVERSATION}
+        super().__init__(
+            input_schema={
+                "properties": properties,
+                "required": [*required],
+                "additionalProperties": False,
+            }
+        )
+        self._agent = agent
+
+
+class _Ask(_AgentTool):
+    name = "ask"
     concurrency_safe = True  # a model may ask several agents at once; each conversation is in order
 
     def __init__(self, agent: HostedAgent) -> None:
         text = {"type": "string", "description": "The question or the task, with all it needs."}
-        properties = {"text": text, "tools": _tools(agent), "conversation": _CONVERSATION}
-        super().__init__(
-            input_schema=_schema(properties, "text"),
-            description=_words(f"Ask the agent {agent.name}, and get its answer.", agent),
-        )
-        self._agent = agent
+        super().__init__(agent, {"text": text, "tools": _tools(agent)}, "text")
+        self.description = _words(f"Ask the agent {agent.name}, and get its answer.", agent)
 
     async def start(self, room: Any) -> None:
         await self._agent.start(room)
@@ -171,17 +175,10 @@ class _Ask(Tool):
                     yield fitted_to_chunk(event)
 
 
-class _About(Tool):
+class _About(_AgentTool):
     name = "about"
     description = "Name, mode, tools, builders and size of the conversation; asks no model."
     read_only = True
-    affinity = _AFFINITY
-    marks_entry = True
-
-    def __init__(self, agent: HostedAgent) -> None:
-        properties = {"tools": _tools(agent), "conversation": _CONVERSATION}
-        super().__init__(input_schema=_schema(properties))
-        self._agent = agent
 
     async def execute(
         self, context: ToolContext, /, tools: Sequence[Any] = (), conversation: str = ""
@@ -190,17 +187,11 @@ class _About(Tool):
             return await self._agent.about(tools, conversation, context)
 
 
-class _Forget(Tool):
+class _Forget(_AgentTool):
     name = "forget"
     description = "Begin a conversation anew: the agent forgets what was said in it."
     idempotent = True
     destructive = True
-    affinity = _AFFINITY
-    marks_entry = True
-
-    def __init__(self, agent: HostedAgent) -> None:
-        super().__init__(input_schema=_schema({"conversation": _CONVERSATION}))
-        self._agent = agent
 
     async def execute(self, context: ToolContext, /, conversation: str = "") -> None:
         with _refusing(context):
@@ -217,7 +208,7 @@ class AgentToolkit(RemoteToolkit):
     def __init__(self, agent: HostedAgent) -> None:
         super().__init__(
             agent.name,
-            [_Ask(agent), _About(agent), _Forget(agent)],
+            [_Ask(agent), _About(agent, {"tools": _tools(agent)}), _Forget(agent, {})],
             description=_words("An agent.", agent),
             annotations={_AGENT: True},
             public=False,
@@ -279,13 +270,12 @@ class AskedAgents:
             yield chunk
 
     def _in_own_conversation(self, call: ToolCall) -> ToolCall:
-        properties = call.tool.input_schema.get("properties")
-        schema = properties.get("conversation") if isinstance(properties, dict) else None
-        if not isinstance(schema, dict) or schema.get("type") != "string":
-            return call  # it means something else
-        named = [self._conversation, call.arguments.get("conversation", "")]
-        name = sha256(json.dumps(named, default=str).encode()).hexdigest()[:32]
-        return call.replace(arguments={**call.arguments, "conversation": name})
+        match call.tool.input_schema:
+            case {"properties": {"conversation": {"type": "string"}}}:
+                named = [self._conversation, call.arguments.get("conversation", "")]
+                name = sha256(json.dumps(named, default=str).encode()).hexdigest()[:32]
+                return call.replace(arguments={**call.arguments, "conversation": name})
+        return call  # it means something else
 
 
 async def _answered(call: ToolCall, next: CallNext) -> AsyncGenerator[Chunk, None]:
