@@ -15,23 +15,19 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from reprlib import Repr
 from typing import Any, Literal, TypeAlias, get_args
 
 from toolbus.agents.model_requests import RESTART, CallNextModel, RequestToModel, outcome_of
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.json_values import shown
 from toolbus.concurrency.backoff import backoff_pause_s
-from toolbus.middlewares.outcomes import checked_count, checked_seconds
+from toolbus.middlewares.outcomes import checked_count, checked_seconds, quoted, shortened
 from toolbus.models.model_error import ModelError
 from toolbus.models.token_usage import estimated_tokens
-from toolbus.untrusted_text import SHOWN_CHARS, json_text
+from toolbus.untrusted_text import SHOWN_CHARS
 
 __all__ = ["ModelBudget", "ModelLog", "ModelRetries"]
 
-_SHORT = Repr()
-_SHORT.maxstring = _SHORT.maxother = 80
-_SHORT.maxdict = _SHORT.maxlist = 10
 _MAX_ASKERS = 10_000
 
 _logger = bounded_logger("toolbus.models")
@@ -78,11 +74,11 @@ class ModelLog:
             return
         began_s = time.monotonic()
         before = call.usage.reported
-        asker = _quoted(call.turn.asker.full_name)
-        label = f"model={_quoted(call.model_name)} asker={asker} step={call.step}"
+        asker = quoted(call.turn.asker.full_name)
+        label = f"model={quoted(call.model_name)} asker={asker} step={call.step}"
         asked = ""
         if self._contents:
-            asked = f" request={json_text(_SHORT.repr(dict(call.request)))}"
+            asked = f" request={shortened(call.request)}"
         self._logger.log(self._level, "request began: %s%s", label, asked)
         text = ""
         raised: BaseException | None = None
@@ -99,7 +95,7 @@ class ModelLog:
             quote = ""
             if self._contents:
                 words = str(raised) if isinstance(raised, Exception) else text
-                quote = f" text={_quoted(words)}"
+                quote = f" text={quoted(words)}"
             after = call.usage.reported
             self._logger.log(
                 self._level,
@@ -111,11 +107,6 @@ class ModelLog:
                 (time.monotonic() - began_s) * 1000,
                 quote,
             )
-
-
-def _quoted(text: str) -> str:
-    # Quoted as JSON, so that no name can look like another field of the line.
-    return json_text(text[:SHOWN_CHARS])
 
 
 class ModelRetries:
@@ -260,7 +251,9 @@ class ModelBudget:
 
     def _window(self, call: RequestToModel) -> _Window:
         asker = call.turn.asker
-        key = (asker.issuer, asker.name) if self._per == "asker" else ("", "")
+        key = ("", "")
+        if self._per == "asker":
+            key = (asker.issuer, asker.name)
         now = self._clock()
         for old in list(self._windows):  # up to the first that has not ended
             if self._windows[old].ends_at > now:
@@ -273,8 +266,7 @@ class ModelBudget:
         return self._windows[key]
 
     def _refusal(self, window: _Window) -> ModelError:
-        whose = "of this agent" if self._per == "agent" else "of this asker"
-        budget = f"the budget {whose}, {self._tokens:,} tokens in {self._window_s:g} s,"
+        budget = f"the budget of this {self._per}, {self._tokens:,} tokens in {self._window_s:g} s,"
         if window.used < self._tokens:
             return ModelError(
                 f"{budget} may be used up by requests that run now: try again when they have ended",

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator
-from reprlib import Repr
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_types import Chunk
-from toolbus.middlewares.outcomes import outcome_of
+from toolbus.middlewares.outcomes import outcome_of, quoted, shortened
 from toolbus.tools.context import run_of
 from toolbus.tools.middleware import CallNext, ToolCall
-from toolbus.tools.tool_run import Participant
-from toolbus.untrusted_text import SHOWN_CHARS, json_text
 
 __all__ = ["Log"]
-
-_SHORT = Repr()
-_SHORT.maxstring = _SHORT.maxother = 80
-_SHORT.maxdict = _SHORT.maxlist = 10
 
 
 class Log:
@@ -59,7 +52,7 @@ class Log:
         label = _label_of(call)
         arguments = ""
         if self._arguments:
-            arguments = f" arguments={json_text(_SHORT.repr(dict(call.arguments)))}"
+            arguments = f" arguments={shortened(call.arguments)}"
         self._logger.log(self._level, "call began: %s%s", label, arguments)
         try:
             async for chunk in next(call):
@@ -79,18 +72,9 @@ class Log:
 
 def _label_of(call: ToolCall) -> str:
     principal = call.context.on_behalf_of
-    parts = [f"tool={call.tool.name}", f"caller={_name_of(call.context.caller)}"]
+    parts = [f"tool={call.tool.name}", f"caller={quoted(call.context.caller.full_name)}"]
     if principal is not None:
-        parts.append(f"principal={_name_of(principal)}")
+        parts.append(f"principal={quoted(principal.full_name)}")
     if call.id:
-        parts.append(f"call={_quoted(call.id)}")
+        parts.append(f"call={quoted(call.id)}")
     return " ".join(parts)
-
-
-def _name_of(participant: Participant) -> str:
-    return _quoted(participant.full_name)
-
-
-def _quoted(text: str) -> str:
-    # Quoted as JSON, so that no name can look like another field of the line.
-    return json_text(text[:SHOWN_CHARS])

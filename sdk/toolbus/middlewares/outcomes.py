@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
 from math import isfinite
-from typing import Any, NamedTuple, TypeVar, cast
+from reprlib import Repr
+from typing import Any, TypeVar, cast
 
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.chunks.json_values import shown
@@ -13,9 +14,9 @@ from toolbus.errors import Executed, RoomException
 from toolbus.tools.context import run_of
 from toolbus.tools.middleware import ToolCall
 from toolbus.tools.toolkit import failure_of
+from toolbus.untrusted_text import SHOWN_CHARS, json_text
 
 __all__ = [
-    "Outcome",
     "checked_count",
     "checked_seconds",
     "closing",
@@ -23,28 +24,37 @@ __all__ = [
     "failure_seen",
     "outcome_of",
     "own_error",
+    "quoted",
+    "shortened",
 ]
 
 E = TypeVar("E", bound=RoomException)
 
 
-class Outcome(NamedTuple):
-    """How a call ended, as far as it is known inside of the outer middlewares."""
-
-    code: str
-    """"ok", the code of an error, "cancelled", or "closed": an outer part ended the call early."""
-    executed: Executed
+_SHORT = Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
+_SHORT.maxdict = _SHORT.maxlist = 10
 
 
-def outcome_of(call: ToolCall, error: BaseException | None) -> Outcome:
-    """Return how a call ended, from the exception that passed through, if any."""
+def outcome_of(call: ToolCall, error: BaseException | None) -> tuple[str, Executed]:
+    """Return how a call ended, as far as it is known inside of the outer middlewares.
+
+    It is "ok", the code of an error, "cancelled", or "closed" if an outer part ended the call
+    early; and `executed`.
+
+    Args:
+        call: The call.
+        error: The exception that passed through, if any.
+    """
     executed = run_of(call.context).executed
     if error is None:
-        return Outcome("ok", executed)
+        return "ok", executed
     if isinstance(error, Exception):
         failure = failure_seen(call, error)
-        return Outcome(failure.code, failure.executed)
-    return Outcome("closed" if isinstance(error, GeneratorExit) else "cancelled", executed)
+        return failure.code, failure.executed
+    if isinstance(error, GeneratorExit):
+        return "closed", executed
+    return "cancelled", executed
 
 
 def failure_seen(call: ToolCall, error: Exception) -> RoomException:
@@ -63,6 +73,16 @@ def own_error(call: ToolCall, error: E, *, began: bool) -> E:
     if error.executed != "no":
         error.retryable = False
     return run.record(error)
+
+
+def quoted(text: str) -> str:
+    """Quote a text as JSON, so that nothing in it can look like another field of a log's line."""
+    return json_text(text[:SHOWN_CHARS])
+
+
+def shortened(values: Mapping[str, Any]) -> str:
+    """Quote values for a line of a log, without most of what is long or nested in them."""
+    return json_text(_SHORT.repr(dict(values)))
 
 
 def closing(chunks: AsyncIterator[Chunk]) -> AbstractAsyncContextManager[AsyncIterator[Chunk]]:
