@@ -164,23 +164,16 @@ class _Recording:
     def add(self, chunk: Chunk) -> None:
         if not self.is_complete:
             return
-        packed = _packed(chunk)
-        self.size += 0 if packed is None else len(packed)
-        if packed is None or self.size > self._max_bytes:
+        is_sendable = not isinstance(chunk, FileChunk) or chunk.is_whole
+        if is_sendable:
+            try:
+                self.chunks.append(pack_body(chunk.to_wire()))
+                self.size += len(self.chunks[-1])
+            except BadBody:
+                is_sendable = False
+        if not is_sendable or self.size > self._max_bytes:
             self.is_complete = False
             self.chunks.clear()
-        else:
-            self.chunks.append(packed)
-
-
-def _packed(chunk: Chunk) -> bytes | None:
-    """Pack a chunk; None if it cannot be kept."""
-    if isinstance(chunk, FileChunk) and not chunk.is_whole:
-        return None
-    try:
-        return pack_body(chunk.to_wire())
-    except BadBody:
-        return None
 
 
 def _key_of(call: ToolCall) -> tuple[bytes, _SameObject | None] | None:

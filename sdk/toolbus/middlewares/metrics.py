@@ -64,7 +64,12 @@ class Metrics:
     async def __call__(self, call: ToolCall, next: CallNext, /) -> AsyncGenerator[Chunk, None]:
         """Record the call."""
         clock = run_of(call.context).clock
-        tool = _tool_attributes(call.tool.name)
+        name = call.tool.name
+        tool = {
+            GEN_AI_OPERATION_NAME: EXECUTE_TOOL,
+            **rpc_attributes(name),
+            **tool_attributes(name),
+        }
         began_s, raised = clock(), None
         self._active.add(1, tool)
         try:
@@ -75,18 +80,11 @@ class Metrics:
             raise
         finally:
             self._active.add(-1, tool)
-            attributes = {**tool, **_outcome_attributes(call, raised)}
+            code, executed = outcome_of(call, raised)
+            attributes = {**tool, OUTCOME: code, EXECUTED: executed}
+            if code not in _NO_ERRORS:
+                if code not in ERRORS:  # a remote host's codes add no series here
+                    code = OTHER
+                attributes |= {OUTCOME: code, ERROR_TYPE: code}
             self._calls.add(1, attributes)
             self._duration.record(clock() - began_s, attributes)
-
-
-def _tool_attributes(name: str) -> dict[str, str]:
-    return {GEN_AI_OPERATION_NAME: EXECUTE_TOOL, **rpc_attributes(name), **tool_attributes(name)}
-
-
-def _outcome_attributes(call: ToolCall, raised: BaseException | None) -> dict[str, str]:
-    code, executed = outcome_of(call, raised)
-    if code in _NO_ERRORS:
-        return {OUTCOME: code, EXECUTED: executed}
-    known = code if code in ERRORS else OTHER  # a remote host's codes add no series here
-    return {OUTCOME: known, ERROR_TYPE: known, EXECUTED: executed}

@@ -70,10 +70,6 @@ class RateLimit:
             yield chunk
 
 
-def _principal_of(call: ToolCall) -> str:
-    return _identity(call.context.on_behalf_of or call.context.caller)
-
-
 def _identity(participant: Participant) -> str:
     return f"{participant.issuer}\n{participant.name}"
 
@@ -81,5 +77,5 @@ def _identity(participant: Participant) -> str:
 _KEYS: dict[str, Callable[[ToolCall], str]] = {
     "tool": lambda call: call.tool.name,
     "caller": lambda call: _identity(call.context.caller),
-    "principal": _principal_of,
+    "principal": lambda call: _identity(call.context.on_behalf_of or call.context.caller),
 }
