@@ -41,6 +41,7 @@ from toolbus.models.token_usage import TokenUsage
 from toolbus.public_names import missing
 from toolbus.room.call_form import keyword_options, refuse_unknown
 from toolbus.room.room_client import RoomClient
+from toolbus.telemetry.propagation import current_trace_id
 from toolbus.tool_search.tool_search import ToolBudget
 from toolbus.tools.context import ToolContext
 from toolbus.tools.middleware import Middleware, checked_middlewares
@@ -474,19 +475,21 @@ class Agent:
         asked. It does not wait for a question that is answered now. Raises as `run_stream_events`.
         """
         async with self._open_turn(tools, conversation, context, reads=True) as (turn, found):
+            state: dict[str, Any] = {
+                "messages": len(found.state.conversation),
+                "bytes": found.bytes,
+            }
+            if found.is_forgotten:
+                state["dropped"] = FORGOTTEN
             return {
                 "name": self.name,
-                "mode": None if turn.permissions is None else turn.permissions.mode,
+                "mode": turn.permissions and turn.permissions.mode,
                 "tools": [
                     {"name": tool.name, "description": tool.description[:SHOWN_CHARS]}
                     for tool in turn.tools[:_MAX_TOOLS]
                 ],
                 "builders": [builder.name for builder in self.builders],
-                "conversation": {
-                    "messages": len(found.state.conversation),
-                    "bytes": found.bytes,
-                    **({"dropped": FORGOTTEN} if found.is_forgotten else {}),
-                },
+                "conversation": state,
             }
 
     async def forget(self, conversation: str = "", context: ToolContext | None = None) -> None:
@@ -611,7 +614,8 @@ class Agent:
             async with aclosing(running) as events:
                 async for event in events:
                     if isinstance(event, dict) and event["type"] == "end":
-                        event["trace"] = _trace_id()
+                        if trace.get_current_span().get_span_context().trace_flags.sampled:
+                            event["trace"] = current_trace_id()
                         has_ended = True
                         conversation.end()
                         await self._conversations.save(conversation)
@@ -653,12 +657,6 @@ async def _in_memory(file: FileChunk) -> FileChunk:
             text = f"a file for an agent has at most {MAX_FILE_BYTES:,} bytes"
             raise TooLarge(text, executed="no", retryable=False)
     return FileChunk(bytes(data), file.name, file.mime_type)
-
-
-def _trace_id() -> str | None:
-    """Return the id of the trace that this belongs to; None if none is recorded."""
-    span = trace.get_current_span().get_span_context()
-    return trace.format_trace_id(span.trace_id) if span.trace_flags.sampled else None
 
 
 def _checked_model(model: object) -> Model:

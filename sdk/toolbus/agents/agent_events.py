@@ -141,7 +141,9 @@ def _arguments(use: ToolUse) -> Any:
     try:
         arguments = Carrying().plain(arguments_of(use), 2)  # below the object of the event
     except (InvalidArguments, InvalidResult):  # such a call fails, and its result says why
-        return _cut(use.arguments if isinstance(use.arguments, str) else shown(use.arguments))
+        if isinstance(use.arguments, str):
+            return _cut(use.arguments)
+        return _cut(shown(use.arguments))
     text = json.dumps(arguments, ensure_ascii=False)
     return arguments if len(text) <= MAX_TEXT_CHARS else _cut(text)
 

@@ -290,7 +290,7 @@ class Conversation:
         """
         self.state = state
         self.is_loaded = True
-        self._stored = _StoredMessages([], [], []) if stored is None else stored
+        self._stored = stored or _StoredMessages([], [], [])
         self.bytes = sum(self._stored.sizes)
 
     def _measure(self) -> None:
@@ -449,7 +449,7 @@ class Conversations:
         if self._store is None or conversation.is_empty:
             return
         messages = conversation.state.conversation
-        conversation.saved = messages[-1] if messages else None
+        conversation.saved = next(reversed(messages), None)
         try:
             await self._store.save(conversation.key, conversation.text())
             conversation.is_stored = True
@@ -545,8 +545,9 @@ def _digest(key: str) -> bytes:
 
 def _reason_of(error: Exception) -> str:
     """Return why a store failed. Of a file only the reason: its path is not for an asker."""
-    details = error.details if isinstance(error, RoomException) else {}
-    return str(details.get("reason", "the store of the agent failed"))
+    if isinstance(error, RoomException) and "reason" in error.details:
+        return str(error.details["reason"])
+    return "the store of the agent failed"
 
 
 def _unavailable(

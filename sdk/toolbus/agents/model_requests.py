@@ -126,8 +126,10 @@ class RequestToModel:
         """Return what a reply to this request adds to the conversation; see `Adapter.messages`."""
         adapter = self.model.adapter
         made = adapter.messages(reply, results)
-        # The next step asks `model` again, which cannot read the thoughts of another one.
-        return made if self.usage.model in (None, self.model) else adapter.portable(made)
+        if self.usage.model not in (None, self.model):
+            # The next step asks `model` again, which cannot read the thoughts of another one.
+            return adapter.portable(made)
+        return made
 
     def replace(
         self, *, request: Mapping[str, Any] | None = None, model: Model | None = None
@@ -141,27 +143,33 @@ class RequestToModel:
         """
         if not isinstance(request, Mapping | None):
             raise TypeError(f"request must be a mapping, not {shown(request)}")
-        if model is not None and model.adapter is not self.model.adapter:
+        if model is None:
+            model = self.model
+        if model.adapter is not self.model.adapter:
             raise ValueError(f"{shown(model)} has another API than {shown(self.model)}")
         if request is None:
             request = self.request
-            if model is not None and model_identity(model) != model_identity(self.model):
+            if model_identity(model) != model_identity(self.model):
                 made = {name: request[name] for name in _CONVERSATIONS if name in request}
                 portable = model.adapter.portable
                 request = {**request, **{name: portable(value) for name, value in made.items()}}
-        return replace(self, request=request, model=self.model if model is None else model)
+        return replace(self, request=request, model=model)
 
     @property
     def model_name(self) -> str:
         """The name that `open_model` was given; of another model its `name`, or its class."""
-        name = getattr(self.model, "name", None)
-        return name if isinstance(name, str) and name else type(self.model).__name__
+        return _text_in(self.model, "name")
 
 
 def model_identity(model: Model) -> str:
     """Return what tells a model from others that cannot read its thoughts: its name and address."""
-    names = (getattr(model, "identity", None), getattr(model, "name", None), type(model).__name__)
-    return next(name for name in names if isinstance(name, str) and name)
+    return _text_in(model, "identity", "name")
+
+
+def _text_in(model: Model, *attributes: str) -> str:
+    """Return the first of these attributes that is a text, else the name of the model's class."""
+    values = (getattr(model, attribute, None) for attribute in attributes)
+    return next((text for text in values if isinstance(text, str) and text), type(model).__name__)
 
 
 CallNextModel: TypeAlias = Callable[[RequestToModel], AsyncGenerator[Mapping[str, Any], None]]
@@ -197,7 +205,9 @@ def model_events(
     yields anything but mappings, and `RuntimeError` if one asks again without `RESTART` or after
     the end.
     """
-    return _bounded(_enter(middlewares, call)) if middlewares else _ask(call)
+    if not middlewares:
+        return _ask(call)
+    return _bounded(_enter(middlewares, call))
 
 
 async def _bounded(
@@ -318,7 +328,7 @@ async def _ask(call: RequestToModel) -> AsyncGenerator[Plain, None]:
     turn_span = call.turn.span
     span = None if turn_span is None else ModelSpan.begin(turn_span, call.model_name)
     events: list[Plain] = []
-    reply: Plain | None = None
+    received: Plain | list[Plain] = events
     reported = TokenUsage(0, 0)
     failure: BaseException | None = None
     call.usage.model = call.model
@@ -336,7 +346,7 @@ async def _ask(call: RequestToModel) -> AsyncGenerator[Plain, None]:
                     reported = TokenUsage(*map(max, reported, found))
                 yield event
         # Read here too, so that middlewares and traces see a reply that broke off.
-        reply = adapter.collect(events)
+        reply = received = adapter.collect(events)
         adapter.uses(reply)
         check_ending(adapter.ending(reply), needs_answer=call.needs_answer)
     except BaseException as error:
@@ -345,7 +355,7 @@ async def _ask(call: RequestToModel) -> AsyncGenerator[Plain, None]:
     finally:
         # Who leaves before the first event has made the provider read the request all the same.
         if events or not isinstance(failure, Exception):
-            call.usage.add(call, reported, events if reply is None else reply)
+            call.usage.add(call, reported, received)
         if span is not None:
             span.end(
                 *reported,
