@@ -207,26 +207,13 @@ def _fixed_schema(tool: ToolDefinition, schema: _Schema) -> _Schema:
 
 
 def _manifest(tool: ToolDefinition, schema: dict[str, Any]) -> ToolManifest:
-    return ToolManifest(
-        name=tool.name,
-        title=tool.title or tool.name,
-        description=tool.description,
-        input_schema=_fixed_schema(tool, schema),
-        output_schema=_fixed_schema(tool, tool.output_schema),
-        rules=rules_of(tool.rules, tool._label),
-        thumbnail_url=tool.thumbnail_url,
-        supports_context=tool.supports_context,
-        read_only=tool.read_only,
-        idempotent=tool.idempotent,
-        streaming=tool.streaming,
-        timeout_s=tool.timeout_s,
-        max_concurrency=tool.max_concurrency,
-        affinity=tool.affinity,
-        concurrency_safe=tool.concurrency_safe,
-        destructive=tool.destructive,
-        open_world=tool.open_world,
-        external=tool.external,
-        approval=tool.approval,
-        cache_ttl_s=tool.cache_ttl_s,
-        annotations=deepcopy(dict(tool.annotations or {})),
-    )
+    made: dict[str, Any] = {
+        "title": tool.title or tool.name,
+        "input_schema": _fixed_schema(tool, schema),
+        "output_schema": _fixed_schema(tool, tool.output_schema),
+        "rules": rules_of(tool.rules, tool._label),
+        "annotations": deepcopy(dict(tool.annotations or {})),
+    }
+    # All others have the names of the definition; what a call may send is added by `Tool`.
+    others = ToolManifest.model_fields.keys() - made.keys() - {"takes", "takes_required"}
+    return ToolManifest(**made, **{name: getattr(tool, name) for name in others})

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, closing
 from copy import copy, deepcopy
+from dataclasses import fields
 from typing import Any, NamedTuple, Self, Unpack
 
 from pydantic import BaseModel, TypeAdapter
@@ -40,26 +41,11 @@ __all__ = ["ITEMS_AHEAD", "FunctionTool"]
 
 ITEMS_AHEAD = 16
 """How many items of a sync generator may wait until they are read."""
-_PASSED_ON = (
-    "title",
-    "rules",
-    "thumbnail_url",
-    "supports_context",
-    "read_only",
-    "idempotent",
-    "concurrency_safe",
-    "destructive",
-    "open_world",
-    "external",
-    "approval",
-    "timeout_s",
-    "max_concurrency",
-    "affinity",
-    "cache_ttl_s",
-    "annotations",
-    "errors",
-    "middlewares",
-)
+_OF_FUNCTIONS = {
+    *("name", "description", "args_schema", "preset", "extended", "postprocess"),
+    *("output_schema", "assess", "match_rule"),
+}
+_PASSED_ON = [option.name for option in fields(ToolOptions) if option.name not in _OF_FUNCTIONS]
 """The options that are those of `Tool`."""
 
 
@@ -102,8 +88,7 @@ class _InputFunction(NamedTuple):
             raise TypeError(f"{label} must not be async: it is called for each pattern of a rule")
         parameters = _parameters(function)
         if takes_pattern:
-            first = parameters.pop(0) if parameters else None
-            if first is None or first.kind not in (
+            if not parameters or parameters.pop(0).kind not in (
                 inspect.Parameter.POSITIONAL_ONLY,
                 inspect.Parameter.POSITIONAL_OR_KEYWORD,
             ):
@@ -201,8 +186,9 @@ class FunctionTool(Tool):
         **given: Unpack[ToolFields],
     ) -> None:
         if not callable(function):
-            is_tool = isinstance(function, Tool)
-            found = f"the tool {shown(function.name)}" if is_tool else shown(function)
+            found = shown(function)
+            if isinstance(function, Tool):
+                found = f"the tool {shown(function.name)}"
             raise TypeError(f"FunctionTool wraps a function, not {found}")
         if not isinstance(options, ToolOptions | None):
             raise TypeError(f"FunctionTool takes ToolOptions(...), not {type(options).__name__}")
@@ -222,7 +208,12 @@ class FunctionTool(Tool):
         self._sliced: SlicedParameters | None = None
         self._context = signature.context
         self._postprocess = _Postprocess.of(marked.postprocess, name_of(function))
-        self._check_upload()
+        upload = signature.input_parameter
+        if upload is not None and upload.is_file and not signature.is_async:
+            raise TypeError(
+                f"{name_of(self.function)}: only an async function can take an upload as a file:"
+                " make it async, or take attachment: InputStream[bytes]"
+            )
         # Beyond 30 attributes CPython reads each of them slower; `_extended` is set only if used.
         self._is_direct = signature.is_async and self._postprocess is None
         # The thread sets `entered`: a call that is cancelled before its thread starts never ran.
@@ -319,14 +310,6 @@ class FunctionTool(Tool):
             convert = signature.open_names.before(convert, frozenset(added))
         self._convert = convert
 
-    def _check_upload(self) -> None:
-        upload = self._signature.input_parameter
-        if upload is not None and upload.is_file and not self._signature.is_async:
-            raise TypeError(
-                f"{name_of(self.function)}: only an async function can take an upload as a file:"
-                " make it async, or take attachment: InputStream[bytes]"
-            )
-
     def _yields(self) -> bool:
         is_plain = type(self).execute is FunctionTool.execute
         return self._signature.is_generator if is_plain else super()._yields()
@@ -403,7 +386,10 @@ class FunctionTool(Tool):
         def start() -> Any:
             run.entered = True
             items = self.function(*leading, **arguments)
-            return items if self._postprocess is None else self._postprocess.each_in_thread(items)
+            postprocess = self._postprocess
+            if postprocess is None or postprocess.is_async:
+                return items
+            return _each(items, postprocess.function)
 
         return ThreadIterator(start, run.run_sync, ahead=ITEMS_AHEAD)
 
@@ -470,10 +456,6 @@ class _Postprocess(NamedTuple):
         async with aclosing(items):
             async for item in items:
                 yield await self(item)
-
-    def each_in_thread(self, items: Any) -> Any:
-        """Return what a sync generator's thread yields: results, or items for an async function."""
-        return items if self.is_async else _each(items, self.function)
 
     def each_of_thread(self, items: Any) -> Any:
         """Return the results for what the thread of a sync generator yields."""
