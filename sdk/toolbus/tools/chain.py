@@ -19,12 +19,13 @@ from toolbus.errors import Executed, InvalidArguments, InvalidResult, RoomExcept
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.input_stream import InputStream
 from toolbus.tools.middleware import CallNext, Middleware, ToolCall, middleware_name
+from toolbus.tools.policy import permitted
 from toolbus.tools.tool import Tool, read_in_time
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import ToolRun
 
 if TYPE_CHECKING:  # most toolkits have no policy
-    from toolbus.tools.policy import PolicyJudge
+    from toolbus.permissions.permissions import Permissions
 
 __all__ = [
     "MiddlewareChain",
@@ -45,13 +46,13 @@ _NEEDED = {
 
 
 class ToolChain:
-    """Runs a tool that has middlewares or a judge, takes an input or returns a stream.
+    """Runs a tool that has middlewares or policies, takes an input or returns a stream.
 
     Args:
         tool: The tool.
         info: Its description, which the middlewares get.
         middlewares: Those of its toolkit and its own, the outermost first.
-        judge: Lets a call through or refuses it, inside of them; None where nothing is judged.
+        policies: Let a call through or refuse it, inside of them.
         unentered: That of its toolkit.
     """
 
@@ -60,11 +61,11 @@ class ToolChain:
         tool: Tool,
         info: ToolInfo,
         middlewares: Sequence[Middleware],
-        judge: PolicyJudge | None,
+        policies: Sequence[Permissions],
         unentered: Executed,
     ) -> None:
         self.tool: Tool = tool
-        self.judge: PolicyJudge | None = judge
+        self.policies: Sequence[Permissions] = policies
         self._info = info
         self._middlewares = middlewares
         self._unentered = unentered
@@ -122,12 +123,12 @@ class _ToolStep:
         Raises `InvalidArguments` before the tool is entered if its caller accepts no stream, sends
         an input that the tool does not take, or sends none to a tool that requires one.
         """
-        tool, judge, run = self._chain.tool, self._chain.judge, run_of(call.context)
+        tool, policies, run = self._chain.tool, self._chain.policies, run_of(call.context)
         arguments = dict(call.arguments)
         try:
-            if judge is not None:
+            if policies:
                 _check_streams(tool, run)  # a call that cannot run is not judged
-                arguments = await judge.permitted(call)
+                arguments = await permitted(tool, policies, call)
             checked = await read_in_time(tool, run, arguments)
             _check_streams(tool, run)
             if self._attachment is not None:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeAlias, cast
 
 from toolbus.chunks.json_values import cut, shown
-from toolbus.errors import PermissionDenied, RoomException, ToolFailed
+from toolbus.errors import PermissionDenied, ToolFailed
 from toolbus.untrusted_text import one_line, printable
 from toolbus.wire.error_frames import MAX_MESSAGE_CHARS
 
@@ -35,17 +35,20 @@ _MAX_GROUPS = 64
 """Groups and members that are looked at."""
 
 
-def refused_call(error: RoomException) -> dict[str, str] | None:
+def refused_call(error: BaseException) -> dict[str, str] | None:
     """Return the facts about a refused call that may be sent on; None if there are none.
 
     Args:
         error: What a tool raised: the refusal, or the failure of a tool that it had called. The
             latter loses the name of the tool, which only its own caller may see.
     """
-    details = error.details if isinstance(error.details, dict) else {}
-    facts = details.get("refused") if isinstance(error, ToolFailed) else details
-    if not isinstance(error, PermissionDenied | ToolFailed) or not isinstance(facts, dict):
-        return None
+    match error:
+        case ToolFailed(details={"refused": dict() as facts}):
+            pass
+        case PermissionDenied(details=dict() as facts):
+            pass
+        case _:
+            return None
     lacks, tool = facts.get("lacks"), facts.get("tool")
     if facts.get("grant") != _GRANT or not isinstance(lacks, str) or lacks not in _LACKING:
         return None
@@ -95,7 +98,8 @@ def _text_of(error: BaseException) -> str:
         if isinstance(error, BaseExceptionGroup):
             # What a `TaskGroup` raises says nothing by itself.
             leaves = islice(_leaves(error), _MAX_MEMBERS)
-            described_ones = (described(leaf, with_text=_may_be_sent(leaf)) for leaf in leaves)
+            # A refused nested call names a tool, which this caller may not see.
+            described_ones = (described(leaf, with_text=not refused_call(leaf)) for leaf in leaves)
             text = "; ".join([text, *(message for message, _ in described_ones)])
         return text
     except KeyboardInterrupt:  # somebody wants the program to end
@@ -115,8 +119,3 @@ def _leaves(group: BaseExceptionGroup[Any]) -> Iterator[BaseException]:
             pending += error.exceptions[:_MAX_GROUPS][::-1]
         else:
             yield error
-
-
-def _may_be_sent(error: BaseException) -> bool:
-    """Whether a text names no tool of a refused nested call, which this caller may not see."""
-    return not isinstance(error, RoomException) or refused_call(error) is None

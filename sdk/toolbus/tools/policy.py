@@ -33,7 +33,6 @@ from toolbus.tools.decisions import (
 from toolbus.tools.middleware import ToolCall
 from toolbus.tools.tool import Tool, read_in_time
 from toolbus.tools.tool_info import ToolInfo
-from toolbus.tools.tool_run import ToolRun
 from toolbus.untrusted_text import printable
 from toolbus.wire import unpack_body
 from toolbus.wire.manifest import ToolkitManifest
@@ -43,7 +42,7 @@ if TYPE_CHECKING:  # most programs have no permissions
     from toolbus.permissions.permissions import Permissions
     from toolbus.records.call_record import Decision
 
-__all__ = ["Inquiry", "PolicyJudge", "checked_policy", "refusal_of", "warn_of_asks", "workdirs_of"]
+__all__ = ["Inquiry", "checked_policy", "permitted", "refusal_of", "warn_of_asks", "workdirs_of"]
 
 _logger = bounded_logger(__name__)
 
@@ -98,7 +97,6 @@ class _PolicyDecision(CallDecision):
         self.state = ApprovalState()
         self._policy = policy
         self._inquiry = inquiry
-        self.run: ToolRun = run_of(inquiry.call.context)
 
     def call_with(self, packed: bytes) -> ToolCall:
         return self._inquiry.call
@@ -114,7 +112,7 @@ class _PolicyDecision(CallDecision):
 
     def note(self, word: Decision, by: str) -> None:
         """Let the record of the call show what was decided, and by what."""
-        run = self.run
+        run = run_of(self._inquiry.call.context)
         if self.judged is not None:
             run.decision = self.judged.decision
             if run.recording is not None:
@@ -126,45 +124,33 @@ class _PolicyDecision(CallDecision):
         self.note("denied", by)
 
 
-class PolicyJudge:
-    """Lets the calls of one tool through that all policies of its toolkit allow."""
+async def permitted(tool: Tool, policies: Sequence[Permissions], call: ToolCall) -> dict[str, Any]:
+    """Return the arguments to run a call with, as soon as all policies of its toolkit allow it.
 
-    def __init__(self, tool: Tool, policies: Sequence[Permissions]) -> None:
-        self._tool = tool
-        self._policies = policies
-
-    async def permitted(self, call: ToolCall) -> dict[str, Any]:
-        """Return the arguments to run a call with, as soon as it may run.
-
-        Raises `PermissionDenied`, recorded in the run, and `InvalidArguments`.
-        """
-        # Others have these objects too, and may change them while the policies judge.
-        packed = packed_json("arguments", dict(call.arguments))
-        judged = replace(call, arguments=unpack_body(packed))
-        run = run_of(call.context)
-        checked = await read_in_time(self._tool, run, unpack_body(packed))
-        run.workdirs = workdirs_of(self._policies) or run.workdirs
-        inquiry = Inquiry(self._tool, judged, checked, self._policies[1:])
-        for policy in self._policies:
-            await _enforce(policy, inquiry, packed)
-        arguments: dict[str, Any] = unpack_body(packed)
-        return arguments
-
-
-async def _enforce(policy: Permissions, inquiry: Inquiry, packed: bytes) -> None:
-    decision = _PolicyDecision(policy, inquiry)
-    try:
-        await decision.decide(packed)
-    except RoomException as error:
-        run = decision.run
-        # An attempt before this one may have run it: a middleware makes several.
-        error.executed = run.executed if run.entered else "no"
-        if decision.judged is not None:
-            run.record(error)
-        else:
-            decision.note("denied", "tool")  # its `assess` has refused, by `context.refuse`
-        raise
-    decision.note("allowed", "")
+    Raises `PermissionDenied`, recorded in the run, and `InvalidArguments`.
+    """
+    # Others have these objects too, and may change them while the policies judge.
+    packed = packed_json("arguments", dict(call.arguments))
+    judged = replace(call, arguments=unpack_body(packed))
+    run = run_of(call.context)
+    checked = await read_in_time(tool, run, unpack_body(packed))
+    run.workdirs = workdirs_of(policies) or run.workdirs
+    inquiry = Inquiry(tool, judged, checked, policies[1:])
+    for policy in policies:
+        decision = _PolicyDecision(policy, inquiry)
+        try:
+            await decision.decide(packed)
+        except RoomException as error:
+            # An attempt before this one may have run it: a middleware makes several.
+            error.executed = run.executed if run.entered else "no"
+            if decision.judged is not None:
+                run.record(error)
+            else:
+                decision.note("denied", "tool")  # its `assess` has refused, by `context.refuse`
+            raise
+        decision.note("allowed", "")
+    arguments: dict[str, Any] = unpack_body(packed)
+    return arguments
 
 
 async def refusal_of(policies: Iterable[Permissions], inquiry: Inquiry) -> str:

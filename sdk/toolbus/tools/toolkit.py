@@ -51,7 +51,7 @@ from toolbus.tools.error_text import (
 from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.middleware import Middleware, ToolCall, check_tool, checked_middlewares
 from toolbus.tools.omission import Omission, entries_of
-from toolbus.tools.policy import Inquiry, PolicyJudge, checked_policy, refusal_of, workdirs_of
+from toolbus.tools.policy import Inquiry, checked_policy, refusal_of, workdirs_of
 from toolbus.tools.sliced_parameters import MAX_CONTAINERS
 from toolbus.tools.tool import Tool, read_in_time
 from toolbus.tools.tool_info import ToolInfo
@@ -228,8 +228,9 @@ class Toolkit:
                 A toolkit with log filters works with secrets, which its exceptions may contain, so
                 that a server cannot ask for them.
         """
-        found = self._tools.get(tool)
-        chosen = (None if found is None else found.errors) or self.errors
+        chosen = self.errors
+        if tool in self._tools:
+            chosen = self._tools[tool].errors or chosen
         if chosen is None:
             return by_default and not self.log_filters
         return chosen == "text"
@@ -255,7 +256,13 @@ class Toolkit:
             ValueError: There is no tool of a name.
         """
         for name in names:
-            self._check_has(name)
+            if not isinstance(name, str):
+                raise TypeError(f"without takes names of tools, not {shown(name)}")
+            if name not in self._tools:
+                hint = f"there are {', '.join(self._tools)}" if self._tools else "it has no tools"
+                if near := get_close_matches(name, self._tools, n=2):
+                    hint = f"did you mean {' or '.join(near)}?"
+                raise ValueError(f"toolkit {self.name!r} has no tool {shown(name)}: {cut(hint)}")
         remaining = {name: tool for name, tool in self._tools.items() if name not in names}
         return self._redefined(remaining)
 
@@ -271,15 +278,6 @@ class Toolkit:
                 )
             further[made.name] = made
         return further
-
-    def _check_has(self, name: object) -> None:
-        if not isinstance(name, str):
-            raise TypeError(f"without takes names of tools, not {shown(name)}")
-        if name not in self._tools:
-            hint = f"there are {', '.join(self._tools)}" if self._tools else "it has no tools"
-            if near := get_close_matches(name, self._tools, n=2):
-                hint = f"did you mean {' or '.join(near)}?"
-            raise ValueError(f"toolkit {self.name!r} has no tool {shown(name)}: {cut(hint)}")
 
     def _redefined(self, tools: dict[str, Tool]) -> Self:
         """Return a copy with other tools; it is neither hosted nor running anywhere."""
@@ -443,8 +441,7 @@ class Toolkit:
         if manifest.name != name:
             manifest = manifest.model_copy(update={"name": name})
         info = ToolInfo.of(self._manifest, manifest)
-        judge = PolicyJudge(tool, self.policies) if self.policies else None
-        return ToolChain(tool, info, self._around.get(name, ()), judge, self.unentered)
+        return ToolChain(tool, info, self._around.get(name, ()), self.policies, self.unentered)
 
 
 def read_arguments(run: ToolRun, packed: bytes) -> dict[str, Any]:
@@ -524,7 +521,7 @@ def failure_of(exception: BaseException, run: ToolRun) -> RoomException:
         return unreadable_input("/attachment", exception, "yes" if run.entered else "no")
     # What raised may have acted in the place of the function.
     executed: Executed = "maybe" if run.executed == "no" else run.executed
-    refused = refused_call(exception) if isinstance(exception, RoomException) else None
+    refused = refused_call(exception)
     if isinstance(exception, ToolFailed) and refused is None:
         return ToolFailed(
             exception.message,
@@ -643,29 +640,31 @@ def _as_tool(toolkit: str, value: object) -> Tool:
     raise TypeError(f"toolkit {toolkit!r}: {_right_form(value)}")
 
 
-def _is_method(attribute: object) -> bool:
-    return callable(attribute) or isinstance(attribute, classmethod)
-
-
 def _right_form(value: object) -> str:
     """Say what is wrong about a value that is listed as a tool, and what to write."""
     if isinstance(value, type) and issubclass(value, Tool):
         return f"{value.__name__} is a class: pass an instance of it, {value.__name__}(...)"
     if isinstance(value, Toolkit):
         return f"the toolkit {value.name!r} is not a tool: list its tools, *toolkit.tools"
-    owner = value if isinstance(value, type) else type(value)
+    owner = type(value)
+    what = f"an object of {owner.__name__}"
+    if isinstance(value, type):
+        owner = value
+        what = f"the class {owner.__name__}"
     if owner.__module__ in ("builtins", "types"):
         return f"{shown(value)} is not a function or a Tool"
+    found = [name for name in dir(owner) if not name.startswith("_")]
+    attributes = {name: inspect.getattr_static(owner, name, None) for name in found}
     methods = [
         name
-        for name in dir(owner)
-        if not name.startswith("_") and _is_method(inspect.getattr_static(owner, name, None))
+        for name, attribute in attributes.items()
+        if callable(attribute) or isinstance(attribute, classmethod)
     ]
-    is_class = owner is value
-    what = f"the class {owner.__name__}" if is_class else f"an object of {owner.__name__}"
     if not methods:
         return cut(f"{what} is not a function or a Tool, and has no methods to list")
     made = f"{owner.__name__[:1].lower()}{owner.__name__[1:]}"
-    first = f"{made} = {owner.__name__}(...), then " if is_class else ""
+    first = ""
+    if owner is value:
+        first = f"{made} = {owner.__name__}(...), then "
     listed = cut(", ".join(f"{made}.{name}" for name in methods))
     return f"{what} is not a tool: list its methods: {first}tools=[{listed}]"
