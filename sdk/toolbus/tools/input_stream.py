@@ -229,18 +229,15 @@ def _conversion(kind: Any) -> Callable[[Chunk], Any] | None:
     if kind is Any:
         return lambda chunk: chunk.value
     if kind in _CHUNKS:
-        return _instance_of(kind)
+
+        def checked(chunk: Chunk) -> Any:
+            if not isinstance(chunk, kind):
+                raise TypeError
+            return chunk
+
+        return checked
     adapter: TypeAdapter[Any] = kind if isinstance(kind, TypeAdapter) else TypeAdapter(kind)
     return lambda chunk: adapter.validate_python(chunk.value)
-
-
-def _instance_of(kind: type) -> Callable[[Chunk], Any]:
-    def check(chunk: Chunk) -> Chunk:
-        if not isinstance(chunk, kind):
-            raise TypeError
-        return chunk
-
-    return check
 
 
 def _invalid_input(path: str, message: str) -> InvalidArguments:

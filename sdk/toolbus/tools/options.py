@@ -9,12 +9,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast, overload
 
 from pydantic import BaseModel
 
 from toolbus.chunks.json_values import cut, shown
+from toolbus.tools.argument_models import near
 from toolbus.tools.error_text import SentErrors
 from toolbus.tools.signature import name_of
 
@@ -149,9 +149,10 @@ def tool(function: Any = None, /, **options: Any) -> Any:
     def mark(function: F) -> F:
         holder = function.__func__ if isinstance(function, staticmethod | classmethod) else function
         if isinstance(function, type) or not callable(holder):
-            form = f"; did you mean @tool(name={shown(function)})?"
-            hint = form if isinstance(function, str) else ""
-            raise TypeError(f"@tool decorates a function, not {shown(function)}{hint}")
+            text = f"@tool decorates a function, not {shown(function)}"
+            if isinstance(function, str):
+                text += f"; did you mean @tool(name={shown(function)})?"
+            raise TypeError(text)
         try:
             setattr(holder, _MARK, record)
         except AttributeError:
@@ -160,7 +161,9 @@ def tool(function: Any = None, /, **options: Any) -> Any:
             ) from None
         return function
 
-    return mark if function is None else mark(function)
+    if function is None:
+        return mark
+    return mark(function)
 
 
 def options_of(function: Callable[..., Any]) -> ToolOptions:
@@ -182,7 +185,5 @@ def merged_options(options: ToolOptions | None, given: ToolFields, label: str) -
     known = [option.name for option in fields(ToolOptions)]
     for name in given:
         if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise TypeError(f"{label} has no option {cut(name)!r}{hint}")
+            raise TypeError(f"{label} has no option {cut(name)!r}{near(name, known)}")
     return replace(options or ToolOptions(), **given)

@@ -165,6 +165,25 @@ class _Split(NamedTuple):
     """The name of `**kwargs`; empty if there is none."""
     returns: Any
 
+    @property
+    def required(self) -> frozenset[str]:
+        """The parameters that every call has to fill; a `Field(...)` is no default in Python."""
+        return frozenset(
+            parameter.name
+            for parameter in self.parameters
+            if parameter.default is _UNSET or isinstance(parameter.default, FieldInfo)
+        )
+
+    @property
+    def filled_by_run(self) -> frozenset[str]:
+        """The names of the parameters for context and input."""
+        names: set[str] = set()
+        if self.input_parameter is not None:
+            names.add(self.input_parameter.parameter)
+        if self.context is not None and not self.context.positional:
+            names.add(self.context.name)
+        return frozenset(names)
+
 
 def read_signature(
     function: Callable[..., Any],
@@ -198,7 +217,7 @@ def read_signature(
             " extended=Model, or describe all arguments by args_schema=..."
         )
     hidden = _preset(function) | _bound(function)
-    reserved = hidden | _filled_by_run(split)
+    reserved = hidden | split.filled_by_run
     docs = read_docstring(_docstring(function))
     if args_schema is None:
         found = _of_parameters(label, split.parameters, docs.parameters)
@@ -223,7 +242,7 @@ def read_signature(
         parameters=names,
         takes_any=bool(split.var_keyword),
         given=found.keywords,
-        missing=_required(split.parameters) - found.guaranteed,
+        missing=split.required - found.guaranteed,
         reserved=reserved,
         open_names=OpenNames(reserved, None if passes_all else names) if found.is_open else None,
         is_async=is_async(function),
@@ -407,25 +426,6 @@ def _bound(function: Callable[..., Any]) -> frozenset[str]:
     outer = inspect.signature(function).parameters
     names = frozenset(parameter.name for parameter in inner if parameter.kind in _BY_NAME)
     return names - outer.keys()
-
-
-def _filled_by_run(split: _Split) -> frozenset[str]:
-    """Return the names of the parameters for context and input."""
-    names: set[str] = set()
-    if split.input_parameter is not None:
-        names.add(split.input_parameter.parameter)
-    if split.context is not None and not split.context.positional:
-        names.add(split.context.name)
-    return frozenset(names)
-
-
-def _required(parameters: list[_Parameter]) -> frozenset[str]:
-    """Return the parameters that every call has to fill; a `Field(...)` is no default in Python."""
-    return frozenset(
-        parameter.name
-        for parameter in parameters
-        if parameter.default is _UNSET or isinstance(parameter.default, FieldInfo)
-    )
 
 
 def _check_names(

@@ -66,10 +66,13 @@ class SlicedParameters:
     __slots__ = ("_sliced", "_unconverted")
 
     def __init__(self, schema: dict[str, Any], signature: FunctionSignature | None) -> None:
-        self._unconverted = frozenset() if signature is None else signature.unconverted
+        self._unconverted: frozenset[str] = frozenset()
         self._sliced: dict[str, _Sliced] = {}
+        if signature is None:
+            return
+        self._unconverted = signature.unconverted
         properties = schema.get("properties", {})
-        for name, annotation in ({} if signature is None else signature.collections).items():
+        for name, annotation in signature.collections.items():
             if not properties[name].keys() - _ITEMWISE:
                 adapter: TypeAdapter[Any] = TypeAdapter(annotation, config=ARGUMENTS_CONFIG)
                 self._sliced[name] = _Sliced(

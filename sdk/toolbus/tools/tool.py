@@ -235,11 +235,13 @@ class Tool(ToolDefinition, ABC):
 
     def _check_judges(self) -> None:
         """Refuse an `assess` or a `match_rule` whose calls could only fail."""
-        for name, must_be_async in (("assess", True), ("match_rule", False)):
+        for name, is_async, must in (
+            ("assess", True, "must be async"),
+            ("match_rule", False, "must not be async"),
+        ):
             method = getattr(type(self), name)
             found = (method, inspect.unwrap(method))
-            if any(map(inspect.iscoroutinefunction, found)) is not must_be_async:
-                must = "must be async" if must_be_async else "must not be async"
+            if any(map(inspect.iscoroutinefunction, found)) is not is_async:
                 raise TypeError(f"{self._label}: {name} {must}")
 
     def _yields(self) -> bool:
