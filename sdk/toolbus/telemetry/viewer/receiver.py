@@ -130,7 +130,7 @@ class ReceiverLimits:
     """How many spans are kept."""
 
 
-class SpanReceiver:
+class SpanReceiver(SpanStore):
     """An OTLP/HTTP endpoint that keeps received spans; an async context manager.
 
     Args:
@@ -146,9 +146,9 @@ class SpanReceiver:
     ) -> None:
         self._host = host
         self._port = port
-        self._limits = limits or ReceiverLimits()
-        self._store = SpanStore(self._limits.store)
-        self._changed = asyncio.Event()
+        self._accepts = limits or ReceiverLimits()
+        super().__init__(self._accepts.store)
+        self._has_grown = asyncio.Event()
         self._server: uvicorn.Server | None = None
         self._serving: asyncio.Task[None] | None = None
 
@@ -158,35 +158,14 @@ class SpanReceiver:
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{self._port}"
 
-    @property
-    def dropped(self) -> int:
-        """How many spans were dropped because of the limits."""
-        return self._store.dropped
-
     def spans(self) -> list[SpanRecord]:
         """Return all kept spans, trace by trace, in the order of arrival."""
-        return [span for spans in self._store.traces().values() for span in spans]
-
-    def traces(self) -> dict[str, list[SpanRecord]]:
-        """Return the kept spans by trace id, oldest trace first."""
-        return self._store.traces()
-
-    def trace(self, trace_id: str) -> list[SpanRecord]:
-        """Return the spans of one trace; empty if it is not kept."""
-        return self._store.trace(trace_id)
-
-    def mark_shown(self, trace_id: str) -> None:
-        """Mark a trace as shown: dropping it later is not counted as a loss."""
-        self._store.mark_shown(trace_id)
-
-    def take_changed(self) -> set[str]:
-        """Return the ids of the traces that got spans since the last call."""
-        return self._store.take_changed()
+        return [span for spans in self.traces().values() for span in spans]
 
     async def wait_for_change(self) -> None:
         """Wait until `take_changed` has ids to return."""
-        while not self._store.has_changed:
-            await self._changed.wait()
+        while not self.has_changed:
+            await self._has_grown.wait()
 
     async def wait_for(
         self, predicate: Callable[[Sequence[SpanRecord]], bool], *, timeout_s: float
@@ -199,7 +178,7 @@ class SpanReceiver:
         try:
             async with asyncio.timeout(timeout_s):
                 while not predicate(spans := self.spans()):
-                    await self._changed.wait()
+                    await self._has_grown.wait()
         except TimeoutError:
             names = sorted(f"{span.kind} {span.name}" for span in self.spans())
             raise TimeoutError(f"waited {timeout_s} s for spans, have {names}") from None
@@ -210,7 +189,7 @@ class SpanReceiver:
         family = socket.AF_INET6 if ":" in self._host else socket.AF_INET
         listener = socket.create_server((self._host, self._port), family=family)
         self._port = listener.getsockname()[1]
-        self._server = build_server(self._accept, self._limits)
+        self._server = build_server(self._accept, self._accepts)
         self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
         return self
 
@@ -221,9 +200,9 @@ class SpanReceiver:
         await self._serving
 
     def _accept(self, read: ReadSpans) -> None:
-        self._store.add(read.spans)
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
+        self.add(read.spans)
+        grown, self._has_grown = self._has_grown, asyncio.Event()
+        grown.set()
 
 
 def _server_builder() -> Callable[[Callable[[ReadSpans], None], ReceiverLimits], uvicorn.Server]:
