@@ -152,8 +152,9 @@ class ChunkReader:
             raise self.fail(broken) from None
         except ValueError as error:
             raise self.fail(self._invalid_chunk_error(received, error)) from error
-        is_end = received.last and self._give_up is None and isinstance(chunk, EmptyChunk)
-        return None if is_end else chunk
+        if received.last and self._give_up is None and isinstance(chunk, EmptyChunk):
+            return None
+        return chunk
 
     def _read(self, received: ReceivedChunk, fields: Any) -> Chunk:
         if isinstance(fields, BadBody):

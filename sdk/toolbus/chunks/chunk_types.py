@@ -15,7 +15,7 @@ from enum import Enum
 from itertools import chain, islice
 from json import dumps
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar, cast
 
 import msgpack
 from msgspec import Struct
@@ -441,30 +441,26 @@ def result_chunk(value: Any, conversion: type[Conversion] = Carrying) -> Chunk:
         conversion: What converts a value that cannot be sent as it is.
     """
     kind = type(value)
-    chunk: Chunk | None = None
     if value is None:
-        chunk = _EMPTY
-    elif kind is dict or kind is list:
-        chunk = JsonChunk(value) if is_plain(value) else None
-    elif kind is str:
-        chunk = TextChunk(value) if is_encodable(value) else None
-    elif kind is int or kind is float or kind is bool:
-        chunk = JsonChunk(value) if is_plain([value]) else None
-    elif kind is JsonChunk:  # as middlewares pass it on
-        chunk = value if is_plain([value.json], 0) else None
-    elif kind is TextChunk and type(value.text) is str:
-        chunk = value if is_encodable(value.text) else None
-    return _converted_chunk(value, conversion()) if chunk is None else chunk
-
-
-def _converted_chunk(value: Any, conversion: Conversion) -> Chunk:
+        return _EMPTY
+    if (kind is dict or kind is list) and is_plain(value):
+        return JsonChunk(value)
+    if kind is str and is_encodable(value):
+        return TextChunk(value)
+    if (kind is int or kind is float or kind is bool) and is_plain([value]):
+        return JsonChunk(value)
+    if kind is JsonChunk and is_plain([value.json], 0):  # as middlewares pass it on
+        return cast(JsonChunk, value)
+    if kind is TextChunk and type(value.text) is str and is_encodable(value.text):
+        return cast(TextChunk, value)
+    converting = conversion()
     if isinstance(value, _BaseChunk):
-        return _checked(value, conversion)
+        return _checked(value, converting)
     if isinstance(value, bytes | bytearray | memoryview):
         return FileChunk(bytes(value))
     if isinstance(value, str) and not isinstance(value, Enum):
-        return TextChunk(conversion.text(value, None), *_places(conversion))
-    return JsonChunk(conversion.plain(value, 1), *_places(conversion))
+        return TextChunk(converting.text(value, None), *_places(converting))
+    return JsonChunk(converting.plain(value, 1), *_places(converting))
 
 
 def _places(conversion: Conversion, earlier: Chunk = _EMPTY) -> tuple[tuple[str, ...], int]:
@@ -487,8 +483,10 @@ def read_value(body: bytes) -> Any:
 
 def chunk_steps(body: bytes) -> Steps[Chunk]:
     """Do as `read_chunk`, in steps."""
-    fields: Any = [6, _large_parts(body)] if len(body) > MAX_FRAME_BYTES else None
-    if fields is None:
+    fields: Any
+    if len(body) > MAX_FRAME_BYTES:
+        fields = [6, _large_parts(body)]
+    else:
         fields = yield from unpack_steps(body, binary=True)
     match fields:
         case [6, [*parts], *_]:
@@ -592,7 +590,9 @@ def file_piece_from_wire(fields: Sequence[Any]) -> tuple[FileChunk, bool] | None
 def file_piece_to_wire(chunk: FileChunk, data: bytes, *, more: bool) -> list[Any]:
     """Return the fields of one piece of a file; `more` if another one follows."""
     fields = [3, chunk.name, chunk.mime_type, data]
-    return [*fields, True] if more else fields
+    if more:
+        fields.append(True)
+    return fields
 
 
 def _checked(piece: _BaseChunk, conversion: Conversion) -> Chunk:

@@ -136,7 +136,7 @@ class ReceiveBuffer:
     @property
     def first(self) -> bytes | None:
         """The next body to be read, which stays in the buffer; None if it is empty."""
-        return self._bodies[0] if self._bodies else None
+        return next(iter(self._bodies), None)
 
     def grant_credit(self) -> tuple[int, int]:
         """Extend the window as far as the budget allows; return the credit, which must be sent."""
@@ -180,15 +180,13 @@ class ReceiveBuffer:
         self._used_bytes += len(body)
         # At half, so that credit is on its way while the sender still has some: at the end of the
         # window it would stop for a round trip. For every chunk, it would double the frames.
-        if not self._has_ended and (self._is_half_used or self._is_credit_due):
+        window = self._window
+        is_half_used = (window.chunks - self.used_chunks) * 2 <= WINDOW_CHUNKS or (
+            window.bytes - self._used_bytes
+        ) * 2 <= self._share
+        if not self._has_ended and (is_half_used or self._is_credit_due):
             self._send_credit(*self.grant_credit())
         return body
-
-    @property
-    def _is_half_used(self) -> bool:
-        window = self._window
-        few_chunks = (window.chunks - self.used_chunks) * 2 <= WINDOW_CHUNKS
-        return few_chunks or (window.bytes - self._used_bytes) * 2 <= self._share
 
     @property
     def _is_credit_due(self) -> bool:

@@ -54,11 +54,6 @@ def part_data(body: bytes) -> bytes | None:
     return None
 
 
-def _are_mixed(parts: list[bytes]) -> bool:
-    """Whether these are the first parts of a mixed chunk, by its kind."""
-    return next((data[1:2] == b"\x06" for data in parts if data), False)
-
-
 class JoinedParts:
     """The packed chunks of a call that is not a stream; a result in parts is one of them.
 
@@ -92,7 +87,9 @@ class JoinedParts:
             if received is None or data is None:
                 raise self.fail(StreamBroken("a result did not continue with its next part"))
             size += len(data)
-            most = MAX_JOINED_BYTES if _are_mixed(parts) else MAX_FRAME_BYTES
+            most = MAX_FRAME_BYTES
+            if next((part[1:2] == b"\x06" for part in parts if part), False):  # of a mixed chunk
+                most = MAX_JOINED_BYTES
             if size > most:
                 message = f"the parts of a result exceed {most} bytes"
                 raise self.fail(StreamBroken(message))
