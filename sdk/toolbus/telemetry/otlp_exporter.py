@@ -143,7 +143,7 @@ class OtlpExporter(SpanExporter):
         compression: str = "none",
     ) -> None:
         self._endpoint = endpoint
-        self._session = requests.Session() if session is None else session
+        self._session = session or requests.Session()
         self._sessions_before_fork: list[requests.Session] = []
         self._timeout_s = timeout_s
         self._compress = _COMPRESSIONS.get(compression)
@@ -325,7 +325,14 @@ class SpanPipeline:
         shown = _variable("ENDPOINT") or "localhost:4318"  # without the credentials in it
         return cls.to_exporter(
             ReportingExporter(exporter, shown.partition("?")[0].rpartition("@")[2]),
-            _resource(service_name, instance_id or str(uuid4())),
+            Resource.create(
+                {
+                    SERVICE_NAME: service_name,
+                    SERVICE_INSTANCE_ID: instance_id or str(uuid4()),
+                    SERVICE_VERSION: toolbus_version(),
+                    **OTELResourceDetector().detect().attributes,  # those of variables
+                }
+            ),
             exporter.prepare_close,
         )
 
@@ -362,15 +369,3 @@ class SpanPipeline:
         self._close_requested.wait()
         self.provider.shutdown()
         self._closed.set()
-
-
-def _resource(service_name: str, instance_id: str) -> Resource:
-    from_variables = OTELResourceDetector().detect().attributes
-    return Resource.create(
-        {
-            SERVICE_NAME: service_name,
-            SERVICE_INSTANCE_ID: instance_id,
-            SERVICE_VERSION: toolbus_version(),
-            **from_variables,
-        }
-    )

@@ -116,8 +116,7 @@ def is_sampled(traceparent: str | None) -> bool:
 
 def parse_traceparent(traceparent: str | None, tracestate: str | None = None) -> SpanContext | None:
     """Parse a context strictly: lower-case hex, no id of zeros; None if it is not one."""
-    match = _TRACEPARENT.fullmatch(traceparent) if isinstance(traceparent, str) else None
-    if match is None:
+    if not isinstance(traceparent, str) or not (match := _TRACEPARENT.fullmatch(traceparent)):
         return None
     trace_id, span_id, flags = match.groups()
     trace_state = None if tracestate is None else _parse_tracestate(tracestate)

@@ -338,8 +338,7 @@ class Tracing:
         link to the caller's. Check `received.sampled` first, and send `forwarded(...)` on.
         """
         recorder = self._recorder or self._find_recorder()
-        remote = None if recorder is None else parse_traceparent(*received)
-        if recorder is None or remote is None:
+        if recorder is None or (remote := parse_traceparent(*received)) is None:
             return None
         description = self._descriptions.get(method) or self._describe(method)
         written = description.server, {GEN_AI_TOOL_CALL_ID: call_id}, attributes

@@ -105,7 +105,7 @@ class TurnSpan:
             span = recorder.start_span(name, SpanKind.INTERNAL, (attributes,))
         else:
             span = trace.NonRecordingSpan(parent)
-        turn = cls(recorder, _unsampled() if span is None else span)
+        turn = cls(recorder, span or _unsampled())
         turn._token = otel_context.attach(turn._context)
         return turn
 
@@ -193,11 +193,14 @@ class ModelSpan:
         prefix, colon, rest = model.partition(":")
         if prefix == "scripted":
             rest = PurePath(rest).name  # the folders of this machine are nobody's business
-        name = sendable(rest if colon else model)
+        provider = sendable(_PROVIDERS.get(prefix, prefix))
+        if not colon:
+            provider, rest = OTHER, model
+        name = sendable(rest)
         attributes = {
             GEN_AI_OPERATION_NAME: CHAT,
             GEN_AI_REQUEST_MODEL: name,
-            GEN_AI_PROVIDER_NAME: sendable(_PROVIDERS.get(prefix, prefix)) if colon else OTHER,
+            GEN_AI_PROVIDER_NAME: provider,
         }
         span = turn.start_request(f"{CHAT} {name}", attributes)
         return None if span is None else cls(span)

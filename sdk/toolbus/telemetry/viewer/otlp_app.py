@@ -261,7 +261,14 @@ class OtlpApp:
             status, reply = error.status, _reply(media_type, error=str(error))
         except _Disconnected:
             return
-        await _respond(send, status, media_type, reply)
+        answered = [
+            (b"content-type", media_type.encode()),
+            (b"content-length", str(len(reply)).encode()),
+        ]
+        if status == 405:
+            answered.append((b"allow", b"POST"))
+        await send({"type": "http.response.start", "status": status, "headers": answered})
+        await send({"type": "http.response.body", "body": reply})
 
     async def _read(
         self, headers: dict[bytes, str], media_type: MediaType, receive: _Receive
@@ -298,14 +305,3 @@ def _too_long(max_bytes: int) -> BadRequest:
 
 def _main_part(headers: dict[bytes, str], name: bytes) -> str:
     return headers.get(name, "").partition(";")[0].strip().lower()
-
-
-async def _respond(send: _Send, status: int, media_type: MediaType, reply: bytes) -> None:
-    headers = [
-        (b"content-type", media_type.encode()),
-        (b"content-length", str(len(reply)).encode()),
-    ]
-    if status == 405:
-        headers.append((b"allow", b"POST"))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": reply})

@@ -194,7 +194,16 @@ def render_lines(tree: TraceTree) -> list[str]:
     for node, row in zip(tree.nodes, rows, strict=True):
         if node.orphan and node.depth == 0:
             lines.append("  (parent not received)")
-        lines.append("  " + _line(row, widths))
+        name, kind, service, duration, bar, outcome = row
+        cells = (
+            name.ljust(widths[0]),
+            kind.ljust(widths[1]),
+            service.ljust(widths[2]),
+            duration.rjust(widths[3]),
+            f"|{bar}|",
+            outcome,
+        )
+        lines.append(f"  {'  '.join(cells)}".rstrip())
     return lines
 
 
@@ -208,19 +217,6 @@ def _row(node: SpanNode, tree: TraceTree) -> tuple[str, ...]:
         _bar(span, tree),
         _outcome(span),
     )
-
-
-def _line(row: tuple[str, ...], widths: Sequence[int]) -> str:
-    name, kind, service, duration, bar, outcome = row
-    cells = (
-        name.ljust(widths[0]),
-        kind.ljust(widths[1]),
-        service.ljust(widths[2]),
-        duration.rjust(widths[3]),
-        f"|{bar}|",
-        outcome,
-    )
-    return "  ".join(cells).rstrip()
 
 
 def _branches(node: SpanNode) -> str:
