@@ -100,10 +100,12 @@ def stored(text: object) -> str:
 
 def _seconds(since: float | datetime | None) -> float | None:
     """Return a time as seconds since the epoch. Raises `ValueError` for any other value."""
+    if since is None:
+        return None
     try:
-        at = since.timestamp() if isinstance(since, datetime) else since
-        if at is None or isfinite(at):
-            return None if at is None else float(at)
+        at = since.timestamp() if isinstance(since, datetime) else float(since)
+        if isfinite(at):
+            return at
     except (OverflowError, OSError):
         pass
     raise ValueError("since must be a time that a datetime can have")

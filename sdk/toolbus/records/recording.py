@@ -132,7 +132,7 @@ class Recording:
         """
         self._tool = tool
         self._reached_owner = owner
-        self.keep_arguments({} if arguments is None else arguments)
+        self.keep_arguments(arguments or {})
 
     def decide(self, decision: Decision, by: str) -> None:
         """Set what was decided about the call, and what decided. By default its end implies it."""
@@ -143,12 +143,12 @@ class Recording:
         if isinstance(error, RoomException):
             self.end_with(error.code, error.executed)
             return
+        outcome = "tool_failed"
         usual: Executed = "maybe"
         if error is None:
             outcome, usual = OK, "yes"
-        else:
-            is_cancelled = isinstance(error, asyncio.CancelledError)
-            outcome = "cancelled" if is_cancelled else "tool_failed"
+        elif isinstance(error, asyncio.CancelledError):
+            outcome = "cancelled"
         self.end_with(outcome, usual if self.executed is None else self.executed())
 
     def end_with(self, outcome: str, executed: Executed) -> None:
@@ -203,7 +203,7 @@ def whole_arguments(recorded: str | None) -> dict[str, Any] | None:
     A text that ends where texts are cut, with their mark, counts as cut.
     """
     try:
-        found = None if recorded is None else json.loads(recorded)
+        found = json.loads(recorded or "null")
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) and not _is_cut(found) else None

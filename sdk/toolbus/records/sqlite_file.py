@@ -188,7 +188,11 @@ class SqliteStore:
             self._waiting.append(record)
             self._added += 1
             if self._thread is None:
-                self._start()
+                self._thread = threading.Thread(
+                    target=self._run, name="toolbus-records", daemon=True
+                )
+                self._thread.start()
+                atexit.register(self.close)
             elif len(self._waiting) == 1:
                 self._changed.notify_all()
             if len(self._waiting) >= _BATCH:
@@ -222,11 +226,6 @@ class SqliteStore:
                 self._losses.count += len(self._waiting)
                 self._settle(len(self._waiting))
         self._losses.report_last()
-
-    def _start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="toolbus-records", daemon=True)
-        self._thread.start()
-        atexit.register(self.close)
 
     def _run(self) -> None:
         try:

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from toolbus.auth.participant_names import full_name
@@ -238,16 +239,20 @@ def _line(tool: ToolInfo, shown: TurnDefinitions) -> dict[str, Any]:
 
 def _definition(tool: ToolInfo, shown: TurnDefinitions) -> dict[str, Any]:
     is_trusted = shown.is_trusted(tool)
-    description = visible(tool.description) if is_trusted else quoted(tool.description, tool)
+    as_shown = visible if is_trusted else partial(quoted, tool=tool)
+    description = as_shown(tool.description)
     if shown.has_changed(tool):
         description = f"{_CHANGED}\n\n{description}"
-    schema = tool.input_schema if is_trusted else visible_schema(tool.input_schema)
-    definition = {"name": tool.name, "description": description, "input_schema": schema}
-    rules = [*tool.rules, *tool.toolkit_rules]
-    if rules:
-        text = "\n".join(rules)
-        definition["rules"] = visible(text) if is_trusted else quoted(text, tool)
-    return definition if is_trusted else definition | _owner(tool)
+    definition: dict[str, Any] = {
+        "name": tool.name,
+        "description": description,
+        "input_schema": tool.input_schema,
+    }
+    if rules := [*tool.rules, *tool.toolkit_rules]:
+        definition["rules"] = as_shown("\n".join(rules))
+    if not is_trusted:
+        definition |= {"input_schema": visible_schema(tool.input_schema), **_owner(tool)}
+    return definition
 
 
 def _owner(tool: ToolInfo) -> dict[str, str]:

@@ -223,18 +223,18 @@ class ToolSearch:
         self._check_rights()
         index = self._started()
         names = self._names.get(name) or self._names.get(as_name(name[:SHOWN_CHARS]))
-        found = None if names is None else self._info(*names, is_usable=True)
-        if found is None:
-            near = self._near(index, name)
-            hint = f"near names: {', '.join(near)}" if near else "search for it"
-            asked = one_line(name, SHOWN_CHARS)
-            raise NotFound(f"there is no tool {asked}; {hint}", details={"near": near})
-        return found
+        if names is not None and (found := self._info(*names, is_usable=True)) is not None:
+            return found
+        near = self._near(index, name)
+        hint = f"near names: {', '.join(near)}" if near else "search for it"
+        asked = one_line(name, SHOWN_CHARS)
+        raise NotFound(f"there is no tool {asked}; {hint}", details={"near": near})
 
     def tools_of(self, toolkit: str) -> list[str]:
         """Return the names of the tools of a toolkit; none if it is not known."""
-        known = self._known.get(toolkit)
-        return [] if known is None else [f"{toolkit}.{tool}" for tool in known.tools]
+        if toolkit not in self._known:
+            return []
+        return [f"{toolkit}.{tool}" for tool in self._known[toolkit].tools]
 
     def _near(self, index: ToolIndex, name: str) -> list[str]:
         """Return names that a wrong one may mean: written nearly so, or with the same words."""
@@ -257,9 +257,9 @@ class ToolSearch:
             is_usable: Whether its schemas have to compile here, which takes 200 ms at most.
         """
         known = self._known.get(toolkit)
-        manifest = None if known is None else known.tools.get(tool)
-        if known is None or manifest is None or not self._rights.may_call(toolkit, tool):
+        if known is None or tool not in known.tools or not self._rights.may_call(toolkit, tool):
             return None
+        manifest = known.tools[tool]
         info = known.proxy.info
         if is_usable and self._room is not None:
             manifests = connection_of(self._room).manifests
@@ -359,7 +359,7 @@ class ToolSearch:
         async with self._changing:
             was_known = name in self._known
             await self._read_now(name)
-            while was_known and self._left_out and self._has_place:
+            while was_known and self._left_out and self._has_place():
                 left_out = next(iter(self._left_out))
                 del self._left_out[left_out]
                 await self._read_now(left_out)
@@ -393,10 +393,7 @@ class ToolSearch:
         infos = list(tool_infos(proxy.manifest, tools.values(), name, proxy.info))
         sizes, manifest_bytes = await _threads.run(_sizes, proxy.manifest, infos, trust)
         self._forget(name)
-        if (
-            self._count + len(tools) > self._max_tools
-            or self._manifest_bytes + manifest_bytes > _MAX_BYTES
-        ):
+        if not self._has_place(len(tools), manifest_bytes):
             if not self._left_out:
                 _logger.warning(
                     "the room has more tools than can be searched (%d tools of %d bytes are known):"
@@ -435,9 +432,11 @@ class ToolSearch:
                 if self._names.get(full_name) == names:
                     del self._names[full_name]
 
-    @property
-    def _has_place(self) -> bool:
-        return self._count < self._max_tools and self._manifest_bytes < _MAX_BYTES
+    def _has_place(self, tools: int = 1, manifest_bytes: int = 1) -> bool:
+        return (
+            self._count + tools <= self._max_tools
+            and self._manifest_bytes + manifest_bytes <= _MAX_BYTES
+        )
 
 
 def _sizes(
