@@ -81,12 +81,7 @@ def text_after(shown: str, text: str) -> str:
 
 
 def use_event(use: ToolUse, tool: str) -> AgentEvent:
-    """Return the event of a call that the model asks for.
-
-    Args:
-        use: The use.
-        tool: The tool that it names, `toolkit.tool`; the name of the use if there is none.
-    """
+    """Return the event of a use of `tool`, `toolkit.tool`; by the name of the use without one."""
     return {"type": "tool_call", **_named(use.id, tool), "arguments": _arguments(use)}
 
 
@@ -166,10 +161,6 @@ async def with_waiting(
 
     All of `events` runs in one task, so that time-outs and spans in it may last over several
     events. It is at most two events ahead of the reader. Leaving this loop ends it.
-
-    Args:
-        events: The events.
-        every_s: Seconds without an event; `WAITING_S` by default.
     """
     seconds = WAITING_S if every_s is None else every_s
     passed: asyncio.Queue[Any] = asyncio.Queue()

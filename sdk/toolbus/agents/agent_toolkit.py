@@ -199,11 +199,7 @@ class _Forget(_AgentTool):
 
 
 class AgentToolkit(RemoteToolkit):
-    """The toolkit of an agent, private and shared with all who address it.
-
-    Args:
-        agent: The agent.
-    """
+    """The toolkit of an agent, private and shared with all who address it."""
 
     def __init__(self, agent: HostedAgent) -> None:
         super().__init__(
@@ -248,10 +244,8 @@ async def _offer(room: RoomClient) -> None:
 class AskedAgents:
     """A middleware of a turn, around the calls of toolkits that say they are of an agent.
 
-    What such a toolkit yields that is not an event of an agent is passed on as it is.
-
-    Args:
-        conversation: The key of the conversation that the turn belongs to.
+    What such a toolkit yields that is not an event of an agent is passed on as it is. The turn
+    belongs to the conversation with the given key.
     """
 
     def __init__(self, conversation: str) -> None:
@@ -296,11 +290,7 @@ async def _answered(call: ToolCall, next: CallNext) -> AsyncGenerator[Chunk, Non
 
 
 class _AnswerReader:
-    """Reads one answer: its events become progress, its end the result.
-
-    Args:
-        context: The context of the call, which gets the progress.
-    """
+    """Reads one answer: its events become progress of the call, its end the result."""
 
     def __init__(self, context: ToolContext) -> None:
         self._context = context

@@ -202,12 +202,8 @@ class Conversation:
 
         A conversation in the words of another adapter is left out as a whole. So is all of it if
         the question alone is larger than the limit: then it is asked alone, and left out before
-        the next one. Of another model of the same adapter only the thoughts are left out.
-
-        Args:
-            adapter: In whose words the question is.
-            question: The message.
-            model: Which model is asked; `model_identity` returns it.
+        the next one. Of another model of the same adapter only the thoughts are left out;
+        `model_identity` returns what `model` is.
         """
         state = self.state
         words = adapter_name(adapter)
@@ -282,12 +278,7 @@ class Conversation:
         return self.state.json_with(texts)
 
     def take(self, state: AgentState, stored: _StoredMessages | None = None) -> None:
-        """Take a state in place of the former one.
-
-        Args:
-            state: The state.
-            stored: Its messages as they are stored, where that is known.
-        """
+        """Take a state in place of the former one; `stored` has its messages if that is known."""
         self.state = state
         self.is_loaded = True
         self._stored = stored or _StoredMessages([], [], [])

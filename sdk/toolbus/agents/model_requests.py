@@ -86,13 +86,7 @@ class StepUsage:
         return _sum(self.reported, self._estimated)
 
     def add(self, call: RequestToModel, reported: TokenUsage, reply: Plain | list[Plain]) -> None:
-        """Add a request.
-
-        Args:
-            call: The request.
-            reported: Its tokens, as far as the provider counts them.
-            reply: The reply, or the events that came of one that broke off.
-        """
+        """Add a request, with its reply, or the events that came of one that broke off."""
         self.reported = _sum(self.reported, reported)
         if not (reported.input and reported.output):
             self._unreported.append((call.model.adapter, call.request, reported, reply))
@@ -246,12 +240,7 @@ async def _within(
 
 
 class _Next:
-    """The function `next` of one middleware in one request.
-
-    Args:
-        name: What the middleware is called in errors.
-        inner: The middlewares inside of it.
-    """
+    """The function `next` of one middleware in one request; `inner` are those inside of it."""
 
     def __init__(self, name: str, inner: Sequence[ModelMiddleware]) -> None:
         self._name = name

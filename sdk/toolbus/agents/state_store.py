@@ -51,12 +51,8 @@ def beyond_shares(entries: Sequence[Entry[_Key]], most: int, most_bytes: int) ->
     """Return the entries that have to go so that the others are within two limits.
 
     As long as there is too much, the asker who has the most loses an entry, its oldest one. Of
-    askers who have as much, the one loses whose entry is the oldest.
-
-    Args:
-        entries: All of them, the newest first.
-        most: How many may stay.
-        most_bytes: Of which size together.
+    askers who have as much, the one loses whose entry is the oldest. They are given and returned
+    the newest first.
     """
     too_large = _beyond(entries, lambda entry: entry.size, most_bytes)
     left = [entry for at, entry in enumerate(entries) if at not in too_large]

@@ -118,12 +118,7 @@ class ChunkSender:
         return None if wait is None else asyncio.create_task(wait)
 
     def send(self, body: bytes | None, *more: bool) -> None:
-        """Send a packed chunk as the next one, after `ready`.
-
-        Args:
-            body: The chunk; None sends no chunk and counts for no bytes.
-            more: Further fields of the frame.
-        """
+        """Send a packed chunk as the next one, after `ready`; None counts for no bytes."""
         size = 0 if body is None else len(body)
         self._burst_chunks += 1
         self._burst_bytes += size

@@ -235,10 +235,8 @@ async def _fields_of(body: bytes) -> Any:
 class ReceivedFile:
     """The pieces of a file that is still being received.
 
-    Args:
-        first: The first piece.
-        take: Waits for the next piece; returns it and whether another one follows.
-        give_up: Cancels the call if the file is dropped, or left, before its last piece.
+    `take` waits for the next piece, and returns it and whether another one follows. `give_up`
+    cancels the call if the file is dropped, or left, before its last piece.
     """
 
     __slots__ = ("_first", "_give_up", "_loop", "_more", "_take")

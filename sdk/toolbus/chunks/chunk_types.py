@@ -435,10 +435,6 @@ def result_chunk(value: Any, conversion: type[Conversion] = Carrying) -> Chunk:
     What JSON or msgpack cannot carry becomes text: see `Carrying`. The chunk names these places.
     Raises `InvalidResult` for what has no text: iterators, unknown types, values that contain
     themselves, and chunks within JSON.
-
-    Args:
-        value: The value.
-        conversion: What converts a value that cannot be sent as it is.
     """
     kind = type(value)
     if value is None:

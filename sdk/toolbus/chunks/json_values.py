@@ -207,13 +207,7 @@ class Conversion:
         self.count = count
 
     def plain(self, value: Any, depth: int, location: Location | None = None) -> Any:
-        """Return a value as plain JSON.
-
-        Args:
-            value: The value.
-            depth: The level that it stands at; 1 for the outermost.
-            location: Where it stands.
-        """
+        """Return a value as plain JSON; `depth` is the level that it stands at, 1 the outermost."""
         self.left -= 1
         if self.left < 0:
             raise encoding_error("", TOO_MANY_VALUES)

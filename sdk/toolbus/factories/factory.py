@@ -155,12 +155,7 @@ class ConfigField:
 
 
 class ToolkitFactory:
-    """A function with one parameter, which is annotated with a pydantic model.
-
-    Args:
-        function: The function.
-        config: The model.
-    """
+    """A function with one parameter, which is annotated with a pydantic model, its config."""
 
     def __init__(self, function: Callable[[Any], Toolkit], config: type[BaseModel]) -> None:
         self.function: Callable[[Any], Toolkit] = function

@@ -148,11 +148,7 @@ class Cache:
 
 
 class _Recording:
-    """The packed chunks of one result, as long as they fit.
-
-    Args:
-        max_bytes: What they may have in sum; 0 records nothing.
-    """
+    """The packed chunks of one result, as long as they fit; with 0 bytes it records nothing."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes

@@ -37,14 +37,9 @@ _SHORT.maxdict = _SHORT.maxlist = 10
 
 
 def outcome_of(call: ToolCall, error: BaseException | None) -> tuple[str, Executed]:
-    """Return how a call ended, as far as it is known inside of the outer middlewares.
+    """Return how a call ended, and `executed`, by the exception that passed through, if any.
 
-    It is "ok", the code of an error, "cancelled", or "closed" if an outer part ended the call
-    early; and `executed`.
-
-    Args:
-        call: The call.
-        error: The exception that passed through, if any.
+    It is "ok", the code of an error, "cancelled", or "closed" if an outer middleware left early.
     """
     executed = run_of(call.context).executed
     if error is None:

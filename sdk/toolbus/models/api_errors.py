@@ -49,12 +49,7 @@ _MAX_DEPTH = 4
 
 
 def error_in(value: Any, event: str = "") -> Any:
-    """Return the part of a reply, or of the data of an event, that reports an error; else None.
-
-    Args:
-        value: JSON.
-        event: The name of the event.
-    """
+    """Return the part of a reply, or of the data of an event, that reports an error; else None."""
     if isinstance(value, list):
         found = (error_in(part) for part in value)
         return next((error for error in found if error is not None), None)

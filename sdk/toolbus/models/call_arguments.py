@@ -44,14 +44,10 @@ def joined_arguments(pieces: Iterable[Any]) -> Any:
 
 
 def call_use(call_id: str, name: Any, given: Any, cut: str = "") -> ToolUse:
-    """Return the use for a call.
+    """Return the use for a call, whose name and arguments are as they came.
 
-    Args:
-        call_id: Its id.
-        name: The name of its tool, as it came.
-        given: Its arguments, as they came.
-        cut: Why the reply was cut; empty if it was not. Arguments that are not whole then, or that
-            had not begun, run nothing.
+    `cut` says why the reply was cut; empty if it was not. Arguments that are not whole then, or
+    that had not begun, run nothing.
     """
     arguments = given
     if given is not None and not isinstance(given, Mapping):

@@ -47,18 +47,9 @@ class ProviderClient(Protocol):
 
 
 class ClientModel:
-    """Asks a provider: time limit, retries and errors are the same for all.
+    """Asks a provider: time limit, retries and errors are the same for all; see `open_model`.
 
-    Args:
-        name: The name that `open_model` was given.
-        adapter: The words of the API.
-        make_client: Makes a client. There is one for each event loop, because connections belong
-            to the loop that opened them.
-        redact: Removes the key.
-        timeout_s: How long a reply may take, retries included; of a stream, the first event and
-            then each further one.
-        max_retries: How often a failed request is sent again.
-        host: Where it is asked.
+    There is a client for each event loop, because connections belong to the loop that opened them.
     """
 
     def __init__(  # noqa: PLR0913 - what `open_model` has decided

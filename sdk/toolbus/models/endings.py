@@ -57,9 +57,7 @@ def first_cut(earlier: object, later: object) -> object:
 def check_ending(ending: Ending, *, needs_answer: bool) -> None:
     """Raise `ModelError` for a reply that is not an answer.
 
-    Args:
-        ending: How the reply ended.
-        needs_answer: Whether it has to say something: no reply before it did.
+    With `needs_answer` it has to say something: no reply before it did.
     """
     reason = ending.reason.lower()
     has_none = ending.is_empty and (needs_answer or reason not in _COMPLETE)

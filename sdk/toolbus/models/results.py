@@ -97,13 +97,9 @@ def result_parts(result: ToolResult, takes: Takes) -> ResultParts:
 
 
 def within(most: int, takes: Takes) -> Takes:
-    """Return what takes files until they have so many bytes together.
+    """Return what takes files until they have so many bytes together, before Base64.
 
     Results of one reply go into one message: each alone may be within the limits of a request.
-
-    Args:
-        most: The bytes, before Base64.
-        takes: What takes a single file.
     """
     left = most
 
@@ -148,12 +144,7 @@ def user_parts(
     """Return the parts of a user's message, in order: the text, then the files.
 
     A file that the provider does not take, and that is text in UTF-8, is a text with its name.
-
-    Args:
-        text: What the user says.
-        files: What stands beside it.
-        takes: Whether the provider takes a file.
-        most: The bytes of all files that are sent as such, before Base64; None means unlimited.
+    The others have at most `most` bytes together, before Base64; None means unlimited.
 
     Raises `ValueError` for a message without text and files, for a file that is not in memory or
     that the provider does not take, and for files that are too large together.

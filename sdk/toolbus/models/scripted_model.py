@@ -35,9 +35,6 @@ class ScriptedModel:
     Each conversation reads the file from its start: the number of replies in the conversation
     tells which one is next. The file is read here, and not again.
 
-    Args:
-        path: The file.
-
     Raises `ValueError` for a file that cannot be read, and for a mistake in it, with path and line.
     """
 

@@ -185,14 +185,10 @@ stands between results and their files as well as between results and the next q
 
 
 def alternating(messages: Iterable[Mapping[str, Any]], filler: Plain) -> list[Mapping[str, Any]]:
-    """Return messages in which the model speaks before each message of the user.
+    """Return messages in which the model speaks before each message of the user: else `filler`.
 
     Mistral refuses a message of the user behind a result, and many servers two messages of the
     user: such an order comes of a question that ended at a limit, or of an empty reply.
-
-    Args:
-        messages: The messages.
-        filler: What is put between, in the words of the API.
     """
     made: list[Mapping[str, Any]] = []
     speaks = filler["role"]

@@ -36,10 +36,7 @@ def count_of(counts: Mapping[str, Any], *names: str) -> int:
 def counts_in(reported: Mapping[str, Any], field: str, within: str = "") -> Mapping[str, Any]:
     """Return the counts of a reply or an event; empty if it tells none, as most events do.
 
-    Args:
-        reported: The reply or event.
-        field: The field with the counts.
-        within: The field that has that field, in some events.
+    In some events the field with the counts is in another field, `within`.
     """
     counts = reported.get(field)
     if counts is None:

@@ -39,14 +39,6 @@ class Recording:
     exception of the block passes on: a `RoomException` is recorded with its code, the end of the
     task as `cancelled`, any other as `tool_failed`. Nothing here raises because a record cannot be
     stored.
-
-    Args:
-        put: Stores the record.
-        tool: `toolkit.tool`.
-        caller: Who calls.
-        principal: For whom, if not for itself.
-        call_id: The id of the call.
-        keeps_arguments: Whether arguments are recorded.
     """
 
     __slots__ = (

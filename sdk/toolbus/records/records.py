@@ -36,11 +36,7 @@ class RecordStore(Protocol):
 
 
 class MemoryStore:
-    """Keeps the last records in memory.
-
-    Args:
-        size: How many.
-    """
+    """Keeps the last `size` records in memory."""
 
     def __init__(self, size: int) -> None:
         self._records: deque[CallRecord] = deque(maxlen=size)

@@ -297,11 +297,7 @@ class SqliteStore:
 
 
 class _Losses:
-    """Counts lost records, and warns at most once a minute.
-
-    Args:
-        path: The file.
-    """
+    """Counts lost records, and warns at most once a minute."""
 
     _EVERY_S = 60.0
 

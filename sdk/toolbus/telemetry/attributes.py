@@ -163,12 +163,7 @@ def turn_call_attributes(toolkit: str, tool: str, mcp_server: object = None) -> 
 
 
 def decision_attributes(behavior: str, decided_by: str) -> dict[str, str]:
-    """Build the attributes of a call that permissions have decided about.
-
-    Args:
-        behavior: "allow", "ask" or "deny".
-        decided_by: What decided, in a few words: a rule with its place, or the mode.
-    """
+    """Build the attributes of a call that permissions have decided about."""
     return {PERMIT_BEHAVIOR: behavior, PERMIT_RULE: sendable(decided_by)}
 
 

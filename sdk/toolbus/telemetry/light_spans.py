@@ -215,13 +215,7 @@ def readable(span: ReadableSpan | LightSpan) -> ReadableSpan:
 
 
 class LightRecorder:
-    """Records calls by light spans, sampled by the provider's sampler.
-
-    Args:
-        provider: Gives sampler, ids and resource.
-        processor: Gets each span at its end.
-        limits: How much a span may contain.
-    """
+    """Records calls by light spans, sampled by the provider's sampler."""
 
     def __init__(
         self, provider: PipelineProvider, processor: SpanProcessor, limits: SpanLimits

@@ -270,13 +270,7 @@ def _endpoint() -> str:
 
 
 class SpanPipeline:
-    """A tracer provider with one exporter, and how both are closed.
-
-    Args:
-        provider: Records the spans.
-        exporter: Sends them.
-        prepare_close: Runs before the last spans are sent.
-    """
+    """A tracer provider with one exporter, and how both are closed."""
 
     def __init__(
         self,

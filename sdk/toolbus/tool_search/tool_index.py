@@ -120,14 +120,7 @@ class ToolIndex:
             self._named.clear()
 
     def put(self, toolkit: str, title: str, description: str, tools: Sequence[IndexedTool]) -> None:
-        """Index the tools of a toolkit, in place of those that it had.
-
-        Args:
-            toolkit: Its name.
-            title: Its title.
-            description: Its description.
-            tools: Its tools.
-        """
+        """Index the tools of a toolkit, in place of those that it had."""
         about = _text(description[:_MAX_ABOUT_CHARS])
         names = " ".join(name_words(toolkit))
         rows = []
@@ -232,13 +225,7 @@ class ToolIndex:
 
 
 class _Matching:
-    """The tools that one search finds.
-
-    Args:
-        database: The index.
-        rows: Toolkit and tool of each row of it.
-        limit: The most tools that are found.
-    """
+    """The tools that one search finds; `rows` has toolkit and tool of each row of the index."""
 
     def __init__(
         self, database: sqlite3.Connection, rows: Mapping[int, tuple[str, str]], limit: int

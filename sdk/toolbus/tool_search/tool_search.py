@@ -58,12 +58,7 @@ _NEAR = 3
 
 
 def definition_bytes(tool: ToolInfo, trust: Trust) -> int:
-    """Return about how many bytes the definition of a tool has in a request to a model.
-
-    Args:
-        tool: The tool.
-        trust: Whose descriptions are shown as they are; others are quoted.
-    """
+    """Return about how many bytes the definition of a tool has in a request to a model."""
     description = tool.description if trust.of_tool(tool) else quoted(tool.description, tool)
     shown = {
         "name": ProviderNames([tool.name]).name_of(tool.name),
@@ -251,10 +246,7 @@ class ToolSearch:
     def _info(self, toolkit: str, tool: str, *, is_usable: bool = False) -> ToolInfo | None:
         """Describe a tool; None if it has gone, or may not be called any more.
 
-        Args:
-            toolkit: Its toolkit.
-            tool: Its name there.
-            is_usable: Whether its schemas have to compile here, which takes 200 ms at most.
+        With `is_usable` its schemas have to compile here, which takes 200 ms at most.
         """
         known = self._known.get(toolkit)
         if known is None or tool not in known.tools or not self._rights.may_call(toolkit, tool):
@@ -504,11 +496,7 @@ class ToolBudget:
             await self._tools.stop()
 
     def choices(self, always: Iterable[Toolkit | LocalToolkit]) -> dict[str, Any]:
-        """Return `available` and `always` for a turn that begins now.
-
-        Args:
-            always: The toolkits that it always has.
-        """
+        """Return `available` and `always` for a turn that begins now and always has these."""
         if self._tools.tokens_beside(self._required) <= self._tokens:
             return {"available": True, "always": [*always]}
         return {"available": False, "always": [*always, self._toolkit]}

@@ -98,11 +98,6 @@ def check_defaults(schema: dict[str, Any], defaults: Mapping[str, Any], label: s
 
     Only defaults that are JSON values are checked. None is always accepted: it says that there is
     no value. So are other objects, such as dates and markers of an omitted argument.
-
-    Args:
-        schema: The schema of the arguments.
-        defaults: Values by parameter.
-        label: The function in messages.
     """
     known = schema["properties"]
     checked = {
@@ -143,9 +138,7 @@ class OpenNames(NamedTuple):
     def before(self, convert: Convert, added: frozenset[str]) -> Convert:
         """Return a conversion that first raises `UnknownArgument` for what cannot be given.
 
-        Args:
-            convert: Converts the arguments.
-            added: Names that are allowed besides.
+        Names of `added` are allowed besides.
         """
 
         def convert_known(arguments: Any) -> dict[str, Any]:
@@ -185,13 +178,8 @@ def read_given(
 ) -> GivenArguments:
     """Read an `args_schema`: a pydantic model, or a JSON Schema as a dict.
 
-    Names that it does not list are refused, unless it says otherwise.
-
-    Args:
-        args_schema: The model or the schema.
-        hidden: Preset arguments, which are removed from it.
-        label: The function in messages.
-        takes_any: Whether the function has `**kwargs`.
+    Names that it does not list are refused, unless it says otherwise. Preset arguments, `hidden`,
+    are removed from it. `takes_any` says whether the function has `**kwargs`.
 
     Raises `TypeError` for anything else, and if it gives names that the function cannot take, and
     `ValueError` for an invalid schema.
@@ -212,9 +200,7 @@ def read_given(
 class ExtendedModel:
     """A pydantic model whose fields are further arguments of a tool.
 
-    Args:
-        model: The model. `TypeError` unless it is a model with fields.
-        label: The function in messages.
+    Raises `TypeError` unless it is a model with fields.
     """
 
     def __init__(self, model: type[BaseModel], label: str) -> None:

@@ -48,12 +48,8 @@ _NEEDED = {
 class ToolChain:
     """Runs a tool that has middlewares or policies, takes an input or returns a stream.
 
-    Args:
-        tool: The tool.
-        info: Its description, which the middlewares get.
-        middlewares: Those of its toolkit and its own, the outermost first.
-        policies: Let a call through or refuse it, inside of them.
-        unentered: That of its toolkit.
+    The outermost middleware is the first; inside of them the policies let a call through or refuse
+    it. `unentered` is that of its toolkit.
     """
 
     def __init__(

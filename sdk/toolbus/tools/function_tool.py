@@ -73,12 +73,8 @@ class _InputFunction(NamedTuple):
     ) -> Self:
         """Read the parameters of a function.
 
-        Args:
-            function: The function.
-            tool: The tool's function.
-            known: The names that the tool's arguments may have; None means any.
-            label: The option, for errors.
-            takes_pattern: Whether it gets the pattern of a rule by position, before the arguments.
+        The tool's arguments may have the names `known`; None means any. With `takes_pattern` it
+        gets the pattern of a rule by position, before the arguments.
 
         Raises `TypeError` for what is no function, and for a parameter that no argument fills.
         """

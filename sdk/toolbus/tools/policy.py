@@ -51,12 +51,7 @@ class Inquiry:
     """What a tool is asked about one call. One answer serves all who ask, where it can.
 
     Each question may take the tool seconds, and the tools that forward a way through the room.
-
-    Args:
-        tool: The called tool.
-        call: The call.
-        checked: Its arguments in the form for `execute`.
-        later: Policies that ask after the first asker; the first answer has their patterns too.
+    Policies of `later` ask after the first asker: the first answer has their patterns too.
     """
 
     def __init__(

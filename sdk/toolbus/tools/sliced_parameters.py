@@ -83,11 +83,7 @@ class SlicedParameters:
     def read_steps(
         self, read_rest: Callable[[dict[str, Any]], dict[str, Any]], arguments: dict[str, Any]
     ) -> Steps[dict[str, Any]]:
-        """Validate and convert arguments.
-
-        Args:
-            read_rest: Validates and converts arguments at once.
-            arguments: All arguments.
+        """Validate and convert arguments; `read_rest` does so at once with those not read here.
 
         Raises:
             InvalidArguments: An argument breaks the schema, or has too many objects and lists.
