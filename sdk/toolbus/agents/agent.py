@@ -74,7 +74,7 @@ from toolbus.untrusted_text import SHOWN_CHARS
 
 if TYPE_CHECKING:  # most programs record nothing
     from toolbus.permissions.permissions import Permissions
-from toolbus.records.records import Records
+    from toolbus.records.records import Records
 
 __all__ = ["Agent", "RunResult"]
 
