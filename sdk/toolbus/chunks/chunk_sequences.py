@@ -161,15 +161,13 @@ class ChunkReader:
             raise fields
         piece = file_piece_from_wire(fields)
         if piece is not None and piece[1] and not received.last:
-            return self._begin_file(piece[0])
+            file = piece[0]
+            self._file = marker = object()
+            pieces = ReceivedFile(file.data, partial(self._next_piece, marker), self._give_up)
+            return FileChunk.from_pieces(pieces, file.name, file.mime_type)
         if self._is_unexpected(received):
             raise ValueError
         return chunk_from_wire(fields)
-
-    def _begin_file(self, file: FileChunk) -> FileChunk:
-        self._file = marker = object()
-        pieces = ReceivedFile(file.data, partial(self._next_piece, marker), self._give_up)
-        return FileChunk.from_pieces(pieces, file.name, file.mime_type)
 
     async def _next_piece(self, file: object) -> tuple[bytes, bool]:
         """Wait for the next piece of a file; return it and whether another one follows."""

@@ -108,7 +108,10 @@ class PiecesSource:
         items = aiter(pieces)
         try:
             async for item in items:
-                for piece in cut_in_pieces(_as_bytes(item)):
+                if not isinstance(item, bytes | bytearray | memoryview):
+                    message = f"a file holds bytes, not {type(item).__name__}"
+                    raise NotBytes(message, details={"path": "/data", "message": message})
+                for piece in cut_in_pieces(bytes(item)):
                     yield piece
         finally:
             if isinstance(items, AsyncGenerator):
@@ -151,10 +154,3 @@ def cut_in_pieces(block: bytes) -> list[bytes]:
         return [block] if block else []
     starts = range(0, len(block), FILE_PIECE_BYTES)
     return [block[start : start + FILE_PIECE_BYTES] for start in starts]
-
-
-def _as_bytes(item: object) -> bytes:
-    if isinstance(item, bytes | bytearray | memoryview):
-        return bytes(item)
-    message = f"a file holds bytes, not {type(item).__name__}"
-    raise NotBytes(message, details={"path": "/data", "message": message})

@@ -52,7 +52,11 @@ class OutputLimit:
                 if self._is_full(count) or (left is not None and (size or 0) > left):
                     if not (self._cut and isinstance(chunk, TextChunk)):
                         break
-                    yield self._cut_text(chunk, 0 if self._is_full(count) else left)
+                    if self._is_full(count):
+                        left = 0
+                    # The start of the text, in whole characters, and the note.
+                    start = chunk.text.encode()[:left].decode(errors="ignore")
+                    yield TextChunk(f"{start}\n[cut here: a result has at most {self._limits}]")
                     return
                 used.bytes += size or 0
                 yield chunk if size is not None else self._counted(call, chunk, used)
@@ -71,11 +75,6 @@ class OutputLimit:
     def _error(self, call: ToolCall) -> TooLarge:
         text = f"the result of {call.tool.name} has more than {self._limits}"
         return own_error(call, TooLarge(text), began=True)
-
-    def _cut_text(self, chunk: TextChunk, left: int | None) -> TextChunk:
-        """Return the start of a text, in whole characters, and the note."""
-        start = chunk.text.encode()[:left].decode(errors="ignore")
-        return TextChunk(f"{start}\n[cut here: a result has at most {self._limits}]")
 
     def _counted(self, call: ToolCall, chunk: Chunk, used: _Used) -> Chunk:
         """Return a file that is not in memory, with its bytes counted as they are read."""

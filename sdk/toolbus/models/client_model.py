@@ -222,7 +222,9 @@ def _model_error(error: Exception, provider: str, redact: Callable[[str], str]) 
     The exception of the client holds the request with the key in a header: it must become neither
     the cause nor the context of what is raised.
     """
-    status = _status(error)
+    codes = [getattr(error, name, None) for name in ("status_code", "code")]  # the latter of Gemini
+    # 200 is the status of an error inside of a stream.
+    status = next((code for code in codes if isinstance(code, int) and code >= 300), None)
     headers = as_object(getattr(getattr(error, "response", None), "headers", None))
     body = getattr(error, "body", None) or getattr(error, "details", None)
     if status is None:
@@ -264,14 +266,6 @@ def _transport_failure(
     if isinstance(transport, httpx2.ConnectError | httpx2.ConnectTimeout):
         what = "cannot be reached"
     return ModelError(error_text(f"{provider} {what}: ", failure, redact), retryable=True)
-
-
-def _status(error: Exception) -> int | None:
-    for name in ("status_code", "code"):  # of openai and anthropic; of google-genai
-        status = getattr(error, name, None)
-        if isinstance(status, int) and status >= 300:  # 200: an error inside of a stream
-            return status
-    return None
 
 
 def _asked_pauses(headers: Mapping[str, str]) -> Iterator[float]:

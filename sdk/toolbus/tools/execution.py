@@ -99,7 +99,10 @@ class ToolSlots:
             if user in self._users:  # it was given a slot, and cancelled before it continued
                 self.release(user)
             else:
-                self._remove(user)
+                queue = self._waiting.get(user.identity, {})
+                queue.pop(user, None)
+                if not queue:
+                    self._waiting.pop(user.identity, None)
             raise
 
     def release(self, user: SlotUser) -> None:
@@ -127,12 +130,6 @@ class ToolSlots:
             return next(iter(self._waiting))
         held = Counter(user.identity for user in self._users)
         return min(self._waiting, key=held.__getitem__)
-
-    def _remove(self, user: SlotUser) -> None:
-        queue = self._waiting.get(user.identity, {})
-        queue.pop(user, None)
-        if not queue:
-            self._waiting.pop(user.identity, None)
 
 
 class ToolLimits(NamedTuple):

@@ -650,9 +650,6 @@ def _adapted(annotation: Any, mode: JsonSchemaMode, what: str) -> dict[str, Any]
         raise TypeError(f"{what} has no JSON Schema: {unsupported_type_text(error)}") from None
 
 
-_STYLES = ("google", "numpy", "sphinx")
-
-
 class FunctionDocs(NamedTuple):
     """The parts of one docstring."""
 

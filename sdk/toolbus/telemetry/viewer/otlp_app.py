@@ -129,12 +129,11 @@ def _read_json(body: bytes) -> ExportTraceServiceRequest:
 
 def _object_with_base64_ids(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Convert ids from hex, as in OTLP, to base64, as protobuf's JSON reader requires."""
-    return {
-        key: base64.b64encode(bytes.fromhex(value)).decode("ascii")
-        if key in _HEX_KEYS and isinstance(value, str)
-        else value
-        for key, value in pairs
-    }
+    made = dict(pairs)
+    for key in _HEX_KEYS & made.keys():
+        if isinstance(made[key], str):
+            made[key] = base64.b64encode(bytes.fromhex(made[key])).decode("ascii")
+    return made
 
 
 _READERS: dict[MediaType, Callable[[bytes], ExportTraceServiceRequest]] = {

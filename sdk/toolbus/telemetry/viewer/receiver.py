@@ -57,7 +57,12 @@ class SpanStore:
         while len(self._traces) > self._limits.max_traces or (
             self._size_bytes > self._limits.max_bytes and self._traces
         ):
-            self._drop(next(iter(self._traces)))
+            trace_id = next(iter(self._traces))
+            trace = self._traces.pop(trace_id)
+            self._size_bytes -= trace.size_bytes
+            self._changed.discard(trace_id)
+            if not trace.shown:
+                self.dropped += len(trace.spans)
 
     def _keep(self, span: SpanRecord, size_bytes: int) -> None:
         trace = self._traces.setdefault(span.trace_id, _Trace())
@@ -71,13 +76,6 @@ class SpanStore:
         trace.shown = False
         self._size_bytes += size_bytes
         self._changed.add(span.trace_id)
-
-    def _drop(self, trace_id: str) -> None:
-        trace = self._traces.pop(trace_id)
-        self._size_bytes -= trace.size_bytes
-        self._changed.discard(trace_id)
-        if not trace.shown:
-            self.dropped += len(trace.spans)
 
     def mark_shown(self, trace_id: str) -> None:
         """Mark a trace as shown in its current state: dropping it is not counted as a loss."""
