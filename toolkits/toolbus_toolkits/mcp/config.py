@@ -255,10 +255,12 @@ def read_file(path: Path, *, by_operator: bool = False) -> ServersFile:
     """
     data = read_json_file(path, MAX_FILE_BYTES, parse=_parse_with_comments)
     folder = Path.cwd()
+    environment = None
     if by_operator:
+        environment = dict(os.environ)
         folder = path.absolute().parent
-        folder = folder.parent if folder.name.startswith(".") else folder
-    environment = dict(os.environ) if by_operator else None
+        if folder.name.startswith("."):
+            folder = folder.parent
     context = FileContext(folder, environment, _defaults_of_inputs(data), may_trust=by_operator)
     return read_servers(data, str(path), context)
 

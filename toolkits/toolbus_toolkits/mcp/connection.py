@@ -199,7 +199,8 @@ class ServerConnection:
             self.state = "connected"
             self.reason = ""
             self._logged = ""
-            self._client = client if self._entry.stateful else None
+            if self._entry.stateful:
+                self._client = client
             stack.callback(self._disconnected)
             self._tried.set()
             yield client
@@ -282,8 +283,12 @@ class ServerConnection:
             else:
                 self.seen.left_out.append(Omission("all on further pages", TOO_MANY))
         listed: list[types.Tool] = []
-        for name in sorted(found):
-            listed.append(self._without_values(found[name]))
+        for _, tool in sorted(found.items()):
+            text = tool.model_dump_json(by_alias=True)
+            if self.redact(text) != text:  # it holds a value of a credential
+                data = redacted_json(tool.model_dump(mode="json", by_alias=True), self.redact)
+                tool = types.Tool.model_validate(data)
+            listed.append(tool)
             if len(listed) % _SLICE == 0:
                 await asyncio.sleep(0)
         return listed
@@ -301,14 +306,6 @@ class ServerConnection:
             self.seen.left_out.append(Omission(name, reason))
         else:
             found[name] = tool
-
-    def _without_values(self, tool: types.Tool) -> types.Tool:
-        """Return a definition without values of credentials."""
-        text = tool.model_dump_json(by_alias=True)
-        if self.redact(text) == text:
-            return tool
-        data = redacted_json(tool.model_dump(mode="json", by_alias=True), self.redact)
-        return types.Tool.model_validate(data)
 
     async def _watch(self, client: Client) -> None:
         """List the tools again when they change.
@@ -387,22 +384,12 @@ class ServerConnection:
             ToolFailed: There is no answer that can be read. The tool may have run.
             ServerError: The server answered with an error. The tool may have run.
         """
-        if not self._entry.stateful:
-            return await self._call_once(tool, arguments, on_progress)
-        client = self._client
-        link = self._link
-        if client is None or link is None or link.closed.is_set():
-            raise self._unavailable()
-        return await self._call(client, link, tool, arguments, on_progress)
-
-    def _unavailable(self) -> Unavailable:
-        reason = self.reason or "the connection has ended or is being opened"
-        text = f"MCP server {self.name} is not connected: {reason}"
-        return Unavailable(text, executed="no", retryable=True)
-
-    async def _call_once(
-        self, tool: str, arguments: dict[str, Any], on_progress: ProgressFnT | None
-    ) -> types.CallToolResult:
+        if self._entry.stateful:
+            client = self._client
+            link = self._link
+            if client is None or link is None or link.closed.is_set():
+                raise self._unavailable()
+            return await self._call(client, link, tool, arguments, on_progress)
         async with AsyncExitStack() as stack:
             try:
                 client, link = await self._enter(stack)
@@ -412,6 +399,11 @@ class ServerConnection:
             if self.state == "failed":  # it is back: the owner connects again, and lists its tools
                 self._broken.set()
             return await self._call(client, link, tool, arguments, on_progress)
+
+    def _unavailable(self) -> Unavailable:
+        reason = self.reason or "the connection has ended or is being opened"
+        text = f"MCP server {self.name} is not connected: {reason}"
+        return Unavailable(text, executed="no", retryable=True)
 
     async def _call(
         self,
@@ -497,12 +489,11 @@ class ServerConnection:
         """Return why a connection failed, without secrets."""
         error = _first_of_group(error)
         link = link or self._link
-        ending = link.ending() if link is not None else ""
         text = str(error) or type(error).__name__
         if isinstance(error, TimeoutError):
             text = f"it did not answer within {self._entry.connect_timeout_s:g} s"
-        if ending not in text:
-            text += f"; {ending}"
+        if link is not None and link.ending() not in text:
+            text += f"; {link.ending()}"
         if self._entry.url is not None:  # its path and query may hold a secret
             host = host_text(urlsplit(self._entry.url).netloc)
             for address in (self._entry.url, without_query(self._entry.url)):

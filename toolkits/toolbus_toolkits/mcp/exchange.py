@@ -166,8 +166,10 @@ class ToolLists:
 
 
 def _name_of(tool: object) -> str | None:
-    name = tool.get("name") if isinstance(tool, dict) else None
-    return name if isinstance(name, str) else None
+    match tool:
+        case {"name": str(name)}:
+            return name
+    return None
 
 
 @asynccontextmanager

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -110,7 +111,6 @@ class _HttpPosts(ObjectSendStream[SessionMessage]):
         self._tasks = set[asyncio.Task[None]]()
         self._requests: dict[types.RequestId, asyncio.Task[None]] = {}
         self._is_closed = False
-        self._streams = 0
 
     async def send(self, item: SessionMessage) -> None:
         """Send a message: a request in a task of its own, and what gives one up too.
@@ -203,9 +203,9 @@ class _HttpPosts(ObjectSendStream[SessionMessage]):
 
     def _headers(self, item: SessionMessage | None) -> dict[str, str]:
         """Return the headers of a message; None is for a stream."""
-        metadata = None if item is None else item.metadata
-        if isinstance(metadata, ClientMessageMetadata) and metadata.headers is not None:
-            return dict(metadata.headers)
+        match item:
+            case SessionMessage(metadata=ClientMessageMetadata(headers=headers)) if headers:
+                return dict(headers)
         return {}
 
     def _post(self, item: SessionMessage, read_timeout_s: float | None = None) -> Any:
@@ -297,16 +297,6 @@ class _HttpPosts(ObjectSendStream[SessionMessage]):
         async for event in httpx2.EventSource(response, max_event_size=MAX_MESSAGE_BYTES):
             yield event
 
-    async def _body(self, response: httpx2.Response) -> bytes:
-        _check_not_packed(response)
-        return await read_body(response, MAX_MESSAGE_BYTES)
-
-    async def _stream_pause(self, again_s: float) -> None:
-        """Wait before a stream is opened, beyond the first ones: a server may end each at once."""
-        self._streams += 1
-        if self._streams > _FREE_STREAMS:
-            await asyncio.sleep(max(_STREAM_PAUSE_S, again_s))
-
 
 def _check_not_packed(response: httpx2.Response) -> None:
     """Raise `RequestFailed` for a body that is packed: small, it could be of any size unpacked."""
@@ -333,8 +323,8 @@ def _words(body: bytes) -> str:
         if isinstance(found, dict) and isinstance(found.get("error"), dict):
             found = found["error"]
         if isinstance(found, dict):
-            named = [found[key] for key in _WORD_KEYS if isinstance(found.get(key), str)]
-            text = named[0] if named else text
+            named = (found[key] for key in _WORD_KEYS if isinstance(found.get(key), str))
+            text = next(named, text)
     return one_line(text, MAX_RAW_WORDS)
 
 
@@ -391,7 +381,10 @@ class _StreamableHttp(_HttpPosts):
                 raise RequestFailed("the server took a request and sends no answer", "lost")
             if _content_type(response) == EVENTS:
                 await self._take_events(response, message)
-            elif not await self._read(await self._body(response), message, is_whole=True):
+                return
+            _check_not_packed(response)
+            body = await read_body(response, MAX_MESSAGE_BYTES)
+            if not await self._read(body, message, is_whole=True):
                 raise RequestFailed("the server sent no answer in its response", "unreadable")
 
     async def _notify(self, item: SessionMessage) -> None:
@@ -470,9 +463,10 @@ class _StreamableHttp(_HttpPosts):
         position = _StreamPosition()
         was_open = False
         failures = 0
-        while True:
-            pause_s = position.retry_s * 2 ** min(failures, _MAX_DOUBLINGS)
-            await self._stream_pause(min(pause_s, _MAX_RETRY_S))
+        for count in itertools.count():
+            if count >= _FREE_STREAMS:
+                pause_s = position.retry_s * 2 ** min(failures, _MAX_DOUBLINGS)
+                await asyncio.sleep(max(_STREAM_PAUSE_S, min(pause_s, _MAX_RETRY_S)))
             with contextlib.suppress(Exception):
                 async with self._open("GET", self._stream_headers(position)) as response:
                     if response.is_success and _content_type(response) == EVENTS:

@@ -55,9 +55,10 @@ class LogBudget:
             self._skipped += 1
             return None
         self._left -= 1
-        skipped = self._skipped
+        if self._skipped:
+            text += f" ({self._skipped:,} more before this were left out)"
         self._skipped = 0
-        return f"{text} ({skipped:,} more before this were left out)" if skipped else text
+        return text
 
     def log(self, write: Callable[..., object], text: str, *args: object) -> None:
         """Log a record with a logger's method, if it is not to be left out."""

@@ -167,18 +167,15 @@ class LoopShare:
 def read_messages(data: bytes) -> list[Received]:
     """Return the messages of a text; several if it is a batch.
 
-    What is no message is a `RequestFailed` with the id that it seems to answer.
+    It may have a byte order mark, half characters, or a number as 9.0. What is no message is a
+    `RequestFailed` with the id that it seems to answer.
     """
     if len(data) > _UNCOUNTED_BYTES and has_more_values(data.decode(errors="replace"), _MAX_VALUES):
         return [_unreadable(data, f"it has more than {_MAX_VALUES:,} values")]
     try:
         return [types.jsonrpc_message_adapter.validate_json(data, by_name=False)]
     except ValidationError:
-        return _read_leniently(data)
-
-
-def _read_leniently(data: bytes) -> list[Received]:
-    """Read a text with a byte order mark, half characters, a number as 9.0, or a batch."""
+        pass
     text = data.removeprefix(_BOM).decode(errors="replace")
     try:
         value = _whole_characters(json.loads(text))
@@ -186,7 +183,9 @@ def _read_leniently(data: bytes) -> list[Received]:
         return [_unreadable(data, "it nests too deep")]
     except ValueError as error:
         return [_unreadable(data, f"it is no JSON: {error}")]
-    return [_message(message, data) for message in (value if isinstance(value, list) else [value])]
+    if not isinstance(value, list):
+        value = [value]
+    return [_message(message, data) for message in value]
 
 
 def _whole_characters(value: Any, depth: int = 0) -> Any:
@@ -248,4 +247,4 @@ def _id_in(data: bytes) -> types.RequestId | None:
         elif depth == 1 and token[0] == '"id"' and (value := _ID_VALUE.match(start, token.end())):
             return _id(json.loads(value[1]))
     last = _LAST_ID.search(data[-300:].decode(errors="replace"))
-    return None if last is None else _id(json.loads(last[1]))
+    return last and _id(json.loads(last[1]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from keyword import iskeyword
 from typing import Any, Self
@@ -250,8 +250,14 @@ class McpServer:
             errors="class",  # what a library raises may have the value of a credential
         )
         self._toolkit.log_filters = (RedactingFilter(self._access.credentials),)
-        for text in _notes_of(made):
-            self._warn(text)
+        if made.left_out:
+            shown = "; ".join(f"{tool.name}: {tool.reason}" for tool in made.left_out)
+            self._warn(f"tools that are left out: {len(made.left_out)}: {shown}")
+        if made.unchecked:
+            count = len(made.unchecked)
+            self._warn(f"{count} parts of its schemas are checked by the server alone")
+        if (chars := made.description_chars) < MAX_DESCRIPTION_CHARS:
+            self._warn(f"its descriptions are cut to {chars} characters: they are too large")
         self.changed.set()
 
     def _warn_of_unknown(self, listed: set[str]) -> None:
@@ -272,17 +278,6 @@ class McpServer:
     def _warn(self, text: str) -> None:
         # A server can change its list as often as it likes.
         self._budget.log(_logger.warning, "MCP server %s: %s", self.name, text)
-
-
-def _notes_of(made: ListedTools) -> Iterator[str]:
-    """Return what an operator should know of a list."""
-    if made.left_out:
-        shown = "; ".join(f"{tool.name}: {tool.reason}" for tool in made.left_out)
-        yield f"tools that are left out: {len(made.left_out)}: {shown}"
-    if made.unchecked:
-        yield f"{len(made.unchecked)} parts of its schemas are checked by the server alone"
-    if made.description_chars < MAX_DESCRIPTION_CHARS:
-        yield f"its descriptions are cut to {made.description_chars} characters: they are too large"
 
 
 def _set_signature(function: Callable[..., Any], tool: McpTool) -> None:

@@ -7,7 +7,7 @@ tools with large schemas.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Protocol
@@ -280,7 +280,12 @@ async def _add_tools(
     left_bytes = MAX_MANIFEST_BYTES - _RESERVED_BYTES
     left_values = MAX_MANIFEST_VALUES - _RESERVED_VALUES
     is_full = False
-    async for name, original in _in_slices(names):
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    for name, original in names.items():
+        if loop.time() - began > _SLICE_S:
+            await asyncio.sleep(0)
+            began = loop.time()
         definition = definitions[original]
         try:
             if len(made.tools) == MAX_TOOLS:
@@ -307,13 +312,3 @@ async def _add_tools(
         if is_full and not to_the_end:
             break
     return not is_full
-
-
-async def _in_slices(names: Mapping[str, str]) -> AsyncIterator[tuple[str, str]]:
-    loop = asyncio.get_running_loop()
-    began = loop.time()
-    for name, original in names.items():
-        if loop.time() - began > _SLICE_S:
-            await asyncio.sleep(0)
-            began = loop.time()
-        yield name, original

@@ -137,7 +137,6 @@ async def open_link(
 
 def _program(entry: ServerEntry, access: ServerAccess) -> Program:
     assert entry.command is not None
-    megabytes = None if entry.memory_mb is None else entry.memory_mb * 1024 * 1024
     return Program(
         entry.command,
         entry.args,
@@ -145,8 +144,8 @@ def _program(entry: ServerEntry, access: ServerAccess) -> Program:
             name: access.credentials.for_command(value, entry.command)
             for name, value in entry.env.items()
         },
-        expanded(entry.cwd) if entry.cwd is not None else None,
-        ProgramLimits(memory_bytes=megabytes),
+        entry.cwd and expanded(entry.cwd),
+        ProgramLimits(memory_bytes=entry.memory_mb and entry.memory_mb * 1024 * 1024),
     )
 
 
@@ -253,7 +252,13 @@ class _ReceivedMessages(ObjectReceiveStream[SessionMessage | Exception]):
         share = LoopShare()
         for line in lines:
             self._pending += line
-            self._add(bytes(self._pending))
+            for message in read_messages(bytes(self._pending)) if self._pending.strip() else ():
+                if isinstance(message, RequestFailed):
+                    self._bad_lines += 1
+                    self._messages.append(message)
+                else:
+                    self._has_spoken = True
+                    self._messages.append(SessionMessage(message))
             self._pending.clear()
             await share.give_back()
         self._pending += rest
@@ -269,12 +274,3 @@ class _ReceivedMessages(ObjectReceiveStream[SessionMessage | Exception]):
             if not isinstance(message, RequestFailed):  # one that is cut is none
                 self._messages.append(SessionMessage(message))
         self._pending.clear()
-
-    def _add(self, line: bytes) -> None:
-        for message in read_messages(line) if line.strip() else ():
-            if isinstance(message, RequestFailed):
-                self._bad_lines += 1
-                self._messages.append(message)
-            else:
-                self._has_spoken = True
-                self._messages.append(SessionMessage(message))
