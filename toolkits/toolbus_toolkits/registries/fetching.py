@@ -26,7 +26,6 @@ from toolbus_toolkits.network import (
     FINAL_URL,
     WAIT_UNTIL,
     AddressPolicy,
-    ResponseTooLarge,
     http_client,
     read_body,
 )
@@ -144,8 +143,13 @@ class Fetcher:
         if urlsplit(self._source.url).scheme == "https" and urlsplit(url).scheme == "http":
             raise RegistryRefused(f"it refers to {_host(url)} without encryption")
         with _clear_errors():
+            headers: dict[str, str] = {}
+            if self._source.headers and _origin(url) == _origin(self._source.url):
+                host = _host(url)
+                for name, text in self._source.headers.items():
+                    headers[name] = self._resolver.for_host(text, host)
             request = self._client.build_request(
-                "GET", url, headers=self._headers(url), extensions={WAIT_UNTIL: self._wait_until}
+                "GET", url, headers=headers, extensions={WAIT_UNTIL: self._wait_until}
             )
             response = await self._client.send(request, stream=True)
             try:
@@ -153,13 +157,6 @@ class Fetcher:
                 yield response
             finally:
                 await response.aclose()
-
-    def _headers(self, url: str) -> dict[str, str]:
-        """Return the headers of the source, if it is the one that is asked."""
-        if not self._source.headers or _origin(url) != _origin(self._source.url):
-            return {}
-        host, headers = _host(url), self._source.headers
-        return {name: self._resolver.for_host(text, host) for name, text in headers.items()}
 
 
 @asynccontextmanager
@@ -177,11 +174,7 @@ async def fetching(
 def _clear_errors() -> Iterator[None]:
     try:
         yield
-    except (RegistryRefused, NotInRegistry):
-        raise
-    except ResponseTooLarge as error:
-        raise RegistryRefused(error.message) from None
-    except ToolFailed as error:  # the address or the credential is refused
+    except ToolFailed as error:  # the address, the credential or the size is refused
         raise RegistryRefused(error.message) from None
     except (StoreUnavailable, ModuleNotFoundError) as error:
         raise RegistryRefused(str(error)) from None

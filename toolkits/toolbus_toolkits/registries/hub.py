@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TypeAlias
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -59,12 +59,7 @@ _DOWNLOAD_S = 600.0
 _MAX_LEFT_OUT = 20
 
 
-class _Registry(Protocol):
-    async def search(self, query: str) -> Listing: ...
-
-    async def find(self, name: str, version: str | None) -> list[Release]: ...
-
-
+_Registry: TypeAlias = IndexRegistry | AgxRegistry | ClawhubRegistry | LocalRegistry
 _REMOTE: dict[str, Callable[[str, Fetcher], _Registry]] = {
     "index": IndexRegistry,
     "agx": AgxRegistry,
@@ -82,11 +77,6 @@ class Offer:
     """It holds what was downloaded: `plan.lines()` shows it, `plan.apply()` installs it."""
     notes: tuple[str, ...] = ()
     """What a user should read before."""
-
-
-class _Download(NamedTuple):
-    path: Path
-    release: Release
 
 
 class RegistryHub:
@@ -200,9 +190,8 @@ class RegistryHub:
         """
         folder = Path(tempfile.mkdtemp(prefix="toolbus-registry-"))
         try:
-            return run_on_any_thread(
-                self._download(self._source(source), name, version, kind, folder)
-            ).path
+            work = self._download(self._source(source), name, version, kind, folder)
+            return run_on_any_thread(work)[0]
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -253,14 +242,12 @@ class RegistryHub:
 
     async def _listing(self, source: RegistrySource, query: str) -> Listing | str:
         """Return what a source has, or why it failed."""
+        limit_s = self._search_timeout_s
         try:
-            async with (
-                asyncio.timeout(self._search_timeout_s),
-                self._opened(source, self._search_timeout_s) as registry,
-            ):
+            async with self._opened(source, limit_s, limit_s) as registry:
                 return await registry.search(query)
         except TimeoutError:
-            return f"it did not answer within {self._search_timeout_s:g} s"
+            return f"it did not answer within {limit_s:g} s"
         except (RoomException, OSError, ValueError) as error:
             return short(error)
 
@@ -271,32 +258,31 @@ class RegistryHub:
         version: str | None,
         kind: Kind | None,
         folder: Path,
-    ) -> _Download:
+    ) -> tuple[Path, Release]:
         with _of_source(source):
-            async with (
-                asyncio.timeout(_DOWNLOAD_S),
-                self._opened(source, self._max_wait_s) as registry,
-            ):
+            async with self._opened(source, _DOWNLOAD_S, self._max_wait_s) as registry:
                 release = _pick(await registry.find(name, version), name, version, kind)
-                return _Download(await release.save(folder), release)
+                return await release.save(folder), release
 
     async def _picked(
         self, source: RegistrySource, name: str, version: str | None, kind: Kind | None
     ) -> Release:
+        limit_s = self._search_timeout_s
         with _of_source(source):
-            async with (
-                asyncio.timeout(self._search_timeout_s),
-                self._opened(source, self._search_timeout_s) as registry,
-            ):
+            async with self._opened(source, limit_s, limit_s) as registry:
                 return _pick(await registry.find(name, version), name, version, kind)
 
     @asynccontextmanager
-    async def _opened(self, source: RegistrySource, max_wait_s: float) -> AsyncIterator[_Registry]:
-        if source.path is not None:
-            yield LocalRegistry(source.name, source.path)
-            return
-        async with fetching(source, self._resolver, max_wait_s) as fetcher:
-            yield _REMOTE[source.type or "index"](source.name, fetcher)
+    async def _opened(
+        self, source: RegistrySource, limit_s: float, max_wait_s: float
+    ) -> AsyncIterator[_Registry]:
+        """Yield what asks a source, with a limit for the whole block."""
+        async with asyncio.timeout(limit_s):
+            if source.path is not None:
+                yield LocalRegistry(source.name, source.path)
+                return
+            async with fetching(source, self._resolver, max_wait_s) as fetcher:
+                yield _REMOTE[source.type or "index"](source.name, fetcher)
 
     def _source(self, name: str) -> RegistrySource:
         found = next((source for source in self.sources if source.name == name), None)

@@ -261,12 +261,10 @@ def describe(error: ValidationError) -> str:
     """Return what is wrong with a source, without its values."""
     errors = error.errors(include_url=False, include_input=False, include_context=False)
     texts = (
-        "/".join(map(str, detail["loc"]))
-        + (": " if detail["loc"] else "")
-        + detail["msg"].removeprefix("Value error, ")
+        f"{'/'.join(map(str, detail['loc']))}: {detail['msg'].removeprefix('Value error, ')}"
         for detail in errors
     )
-    return "; ".join(one_line(text, 200) for text in texts)
+    return "; ".join(one_line(text.removeprefix(": "), 200) for text in texts)
 
 
 def short(text: object) -> str:

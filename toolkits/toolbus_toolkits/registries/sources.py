@@ -16,7 +16,6 @@ import os
 import shutil
 import stat
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote
@@ -100,15 +99,14 @@ class IndexRegistry(_RemoteRegistry):
         return (await self._read()).named(name)
 
     async def _read(self) -> Listing:
-        data = await self._fetcher.read_list()
-        entries = data.get("entries") if isinstance(data, dict) else None
-        if not isinstance(entries, list) or data.get("toolbus_index") != "1":
-            raise RegistryRefused(
-                'its index must be {"toolbus_index": "1", "entries": [...]}: is this its address?'
-            )
-        if len(entries) > _MAX_ENTRIES:
-            raise RegistryRefused(f"its index has more than {_MAX_ENTRIES:,} entries")
-        return Listing.of_items(entries, "/entries", self._release)
+        match await self._fetcher.read_list():
+            case {"toolbus_index": "1", "entries": list(entries)}:
+                if len(entries) > _MAX_ENTRIES:
+                    raise RegistryRefused(f"its index has more than {_MAX_ENTRIES:,} entries")
+                return Listing.of_items(entries, "/entries", self._release)
+        raise RegistryRefused(
+            'its index must be {"toolbus_index": "1", "entries": [...]}: is this its address?'
+        )
 
     def _release(self, data: Any) -> Release:
         read = _IndexEntry.model_validate(data)
@@ -148,11 +146,10 @@ class AgxRegistry(_RemoteRegistry):
 
     async def search(self, query: str) -> Listing:
         """Return the skills for which the server finds the query in name or description."""
-        data = await self._fetcher.read_list(f"{self._fetcher.base}/skills", {"q": query})
-        items = data.get("items") if isinstance(data, dict) else None
-        if not isinstance(items, list):
-            raise RegistryRefused("it did not answer with items: is it a registry of AgenticX?")
-        return Listing.of_items(items, "/items", self._release)
+        match await self._fetcher.read_list(f"{self._fetcher.base}/skills", {"q": query}):
+            case {"items": list(items)}:
+                return Listing.of_items(items, "/items", self._release)
+        raise RegistryRefused("it did not answer with items: is it a registry of AgenticX?")
 
     async def find(self, name: str, version: str | None) -> list[Release]:
         """Return the releases of a skill."""
@@ -312,9 +309,10 @@ class ClawhubRegistry(_RemoteRegistry):
         counts = Counter(skill.slug for skill in found)
         releases = []
         for skill in found:
-            is_shared = counts[skill.slug] > 1 and skill.owner
-            name = f"@{skill.owner}/{skill.slug}" if is_shared else skill.slug
-            version = skill.version or (skill.latest.version if skill.latest else "")
+            name = skill.slug
+            if counts[name] > 1 and skill.owner:
+                name = f"@{skill.owner}/{name}"
+            version = skill.version or (skill.latest and skill.latest.version) or ""
             releases.append(Release(self._entry(name, version, skill.summary or ""), _unknown))
         return Listing(releases, left_out)
 
@@ -390,24 +388,20 @@ class LocalRegistry:
         return (await FILE_THREADS.run(self._read)).named(name)
 
     def _read(self) -> Listing:
+        try:
+            places = sorted(expanded(self._folder).iterdir())
+        except OSError as error:
+            raise RegistryRefused(f"its folder cannot be read: {error.strerror}") from None
+        places = [place for place in places if not place.name.startswith(".") and _may_have(place)]
+        if len(places) > _MAX_PLACES:
+            raise RegistryRefused(f"its folder has more than {_MAX_PLACES:,} bundles and skills")
         found = Listing([], [])
-        for place in self._places():
+        for place in places:
             try:
                 found.releases.append(self._release(place))
             except BundleRefused as error:
                 found.left_out.append(f"{short(place.name)}: {short(error)}")
         return found
-
-    def _places(self) -> Iterator[Path]:
-        """Yield zips and folders that may have something, by their names."""
-        try:
-            places = sorted(expanded(self._folder).iterdir())
-        except OSError as error:
-            raise RegistryRefused(f"its folder cannot be read: {error.strerror}") from None
-        found = [place for place in places if not place.name.startswith(".") and _may_have(place)]
-        if len(found) > _MAX_PLACES:
-            raise RegistryRefused(f"its folder has more than {_MAX_PLACES:,} bundles and skills")
-        yield from found
 
     def _release(self, place: Path) -> Release:
         contents = read_contents(place)
