@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 import jsonschema_rs
@@ -146,9 +146,8 @@ class _Reader:
         self._references: list[Part] = []
         self._bases: dict[Part, Part] = {}
         """The subschema with an `$id` that each is in: pointers start there."""
-        self._resources: dict[str, Part | None] = {}
-        """By their `$id`; None for one that is not unique."""
-        self._anchors: dict[tuple[Part, str], Part | None] = {}
+        self._named: dict[str | tuple[Part, str], Part | None] = {}
+        """By their `$id`, or by an anchor in one with an `$id`; None for one that is not unique."""
         self._changes: deque[tuple[Part, str, bool]] = deque()
         """Keywords that are dropped, by True, or whose subschemas accept more; what follows from
         that is still to be done."""
@@ -180,12 +179,15 @@ class _Reader:
         name = fields.get("$id" if self._draft else "id")
         if isinstance(name, str) and not name.startswith("#"):
             self._bases[part] = part
-            _name(self._resources, name.rstrip("#"), part)
+            self._name(name.rstrip("#"), part)
         elif isinstance(name, str):  # until draft 7, an anchor
-            _name(self._anchors, (self._bases[part], name[1:]), part)
+            self._name((self._bases[part], name[1:]), part)
         for keyword in ("$anchor", "$dynamicAnchor"):
             if isinstance(fields.get(keyword), str):
-                _name(self._anchors, (self._bases[part], fields[keyword]), part)
+                self._name((self._bases[part], fields[keyword]), part)
+
+    def _name(self, key: str | tuple[Part, str], part: Part) -> None:
+        self._named[key] = None if key in self._named else part
 
     def _read_subschemas(
         self, part: Part, keyword: str, value: Any
@@ -302,12 +304,12 @@ class _Reader:
         document, _, fragment = reference.partition("#")
         found: Part | None = self._bases[part]
         if document:
-            found = self._resources.get(document)
+            found = self._named.get(document)
         fragment = unquote(fragment)
         if found is None or not fragment:
             return found
         if not fragment.startswith("/"):
-            return self._anchors.get((found, fragment))
+            return self._named.get((found, fragment))
         steps = pointer_keys(fragment)[::-1]
         while steps and found is not None:
             keyword = steps.pop()
@@ -377,13 +379,6 @@ class _Reader:
         if self._unlisted:
             return (*self._lines, f"/: {self._unlisted:,} more keywords")
         return tuple(self._lines)
-
-
-_Key = TypeVar("_Key")
-
-
-def _name(named: dict[_Key, Part | None], key: _Key, part: Part) -> None:
-    named[key] = None if key in named else part
 
 
 def _items(keyword: str, value: Any) -> list[tuple[tuple[Any, ...], Any]] | None:

@@ -45,12 +45,8 @@ class StrictCost(NamedTuple):
     """Properties that are not required."""
     unions: int = 0
     """Parts with `anyOf` or several types."""
-
-
-class _Size(NamedTuple):
-    optional: int = 0
-    unions: int = 0
     levels: int = 0
+    """Objects, each within another, with properties."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,15 +157,15 @@ def _strict_cost(form: dict[str, Any], rules: Rules) -> StrictCost:
     uses = {name: {*_uses(part)} for name, part in definitions.items()}
     if len(in_order(uses)) < len(uses) and not rules.has_recursion:
         raise NoFormError("it is recursive")
-    sizes: dict[str, _Size] = {}
+    costs: dict[str, StrictCost] = {}
     for name in _after_used(uses):
-        sizes[name] = _size(definitions[name], sizes)
-    size = _size(form, sizes)
+        costs[name] = _cost(definitions[name], costs)
+    cost = _cost(form, costs)
     if rules.most is not None:
-        totals = _totals(form, size.levels)
+        totals = _totals(form, cost.levels)
         if any(count > most for count, most in zip(totals, rules.most, strict=True)):
             raise NoFormError("it is larger than a strict schema may be")
-    return StrictCost(size.optional, size.unions)
+    return cost
 
 
 def _after_used(uses: Mapping[str, Collection[str]]) -> Iterator[str]:
@@ -192,18 +188,18 @@ def _uses(part: dict[str, Any]) -> Iterator[str]:
             yield inner["$ref"].removeprefix(DEFINITION_PREFIX)
 
 
-def _size(part: dict[str, Any], known: dict[str, _Size]) -> _Size:
-    """Return the size of a written part; a definition that is not known is within itself."""
+def _cost(part: dict[str, Any], known: dict[str, StrictCost]) -> StrictCost:
+    """Return the cost of a written part; a definition that is not known is within itself."""
     if "$ref" in part:
-        return known.get(part["$ref"].removeprefix(DEFINITION_PREFIX), _Size())
-    sizes = [_size(inner, known) for inner in held(part, ("properties", "anyOf", "items"))]
+        return known.get(part["$ref"].removeprefix(DEFINITION_PREFIX), StrictCost())
+    costs = [_cost(inner, known) for inner in held(part, ("properties", "anyOf", "items"))]
     properties = part.get("properties", {})
     optional = len(properties.keys() - part.get("required", ()))
     is_union = "anyOf" in part or isinstance(part.get("type"), list)
-    return _Size(
-        optional + sum(size.optional for size in sizes),
-        is_union + sum(size.unions for size in sizes),
-        ("properties" in part) + max((size.levels for size in sizes), default=0),
+    return StrictCost(
+        optional + sum(cost.optional for cost in costs),
+        is_union + sum(cost.unions for cost in costs),
+        ("properties" in part) + max((cost.levels for cost in costs), default=0),
     )
 
 

@@ -73,18 +73,8 @@ HELD = {
 }
 """All keywords with subschemas, with two of older drafts; a dependency may be a list of names."""
 ANNOTATIONS = frozenset(
-    {
-        "$comment",
-        "contentEncoding",
-        "contentMediaType",
-        "default",
-        "deprecated",
-        "description",
-        "examples",
-        "readOnly",
-        "title",
-        "writeOnly",
-    }
+    "$comment contentEncoding contentMediaType default deprecated description examples readOnly "
+    "title writeOnly".split()
 )
 """Keywords that check nothing."""
 
