@@ -18,13 +18,7 @@ from toolbus.schemas.keywords import ANNOTATIONS, DEFINITIONS, IN_PLACE
 from toolbus.schemas.validation import JsonCheck
 from toolbus.schemas.walker import Schema, held, target_of
 
-__all__ = [
-    "NOT_ASKING",
-    "ArgumentSchema",
-    "IdentityCache",
-    "argument_schema",
-    "parameter_aliases",
-]
+__all__ = ["NOT_ASKING", "ArgumentSchema", "IdentityCache", "argument_schema", "parameter_aliases"]
 
 NOT_ASKING = ANNOTATIONS | DEFINITIONS.keys() | {"$schema", "discriminator"}
 """Keywords that ask nothing of a value."""

@@ -18,13 +18,7 @@ import jsonschema_rs
 
 from toolbus.chunks.json_values import is_plain, json_pointer, pointer_keys
 from toolbus.schemas.costs import Part, bound_costs
-from toolbus.schemas.keywords import (
-    ANNOTATIONS,
-    DEFINITIONS,
-    SUBSCHEMAS,
-    UNEVALUATED,
-    Holds,
-)
+from toolbus.schemas.keywords import ANNOTATIONS, DEFINITIONS, SUBSCHEMAS, UNEVALUATED, Holds
 from toolbus.schemas.patterns import compiles, least_cost, pattern_cost
 from toolbus.schemas.validation import JsonCheck
 from toolbus.schemas.walker import rewritten

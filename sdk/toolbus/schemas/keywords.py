@@ -65,12 +65,7 @@ CHILDREN = {
 DEFINITIONS = {"$defs": Holds.NAMED, "definitions": Holds.NAMED, "contentSchema": Holds.ONE}
 """Keywords whose subschemas are applied only where a `$ref` leads to them."""
 SUBSCHEMAS = {**IN_PLACE, **CHILDREN, **DEFINITIONS}
-HELD = {
-    **SUBSCHEMAS,
-    **UNEVALUATED,
-    "additionalItems": Holds.ONE,
-    "dependencies": Holds.NAMED,
-}
+HELD = {**SUBSCHEMAS, **UNEVALUATED, "additionalItems": Holds.ONE, "dependencies": Holds.NAMED}
 """All keywords with subschemas, with two of older drafts; a dependency may be a list of names."""
 ANNOTATIONS = frozenset(
     "$comment contentEncoding contentMediaType default deprecated description examples readOnly "

@@ -12,15 +12,7 @@ import mcp_types as types
 from mcp_types.methods import parse_server_result
 from pydantic import FailFast, TypeAdapter, ValidationError
 
-from toolbus import (
-    Chunk,
-    EmptyChunk,
-    FileChunk,
-    JsonChunk,
-    LinkChunk,
-    MixedChunk,
-    TextChunk,
-)
+from toolbus import Chunk, EmptyChunk, FileChunk, JsonChunk, LinkChunk, MixedChunk, TextChunk
 from toolbus.chunks.chunk_types import MAX_PARTS
 from toolbus.untrusted_text import printable
 from toolbus_toolkits.credentials.redaction import Redact, redacted_bytes, redacted_json

@@ -40,13 +40,7 @@ from toolbus_toolkits.mcp.messages import (
     Streams,
     read_messages,
 )
-from toolbus_toolkits.network import (
-    NOT_SENT,
-    SECRET_QUERY,
-    failure_reason,
-    read_body,
-    status_text,
-)
+from toolbus_toolkits.network import NOT_SENT, SECRET_QUERY, failure_reason, read_body, status_text
 from toolbus_toolkits.network.client import retry_after_s
 
 __all__ = ["EVENTS", "sse", "streamable_http", "without_query"]
@@ -330,10 +324,7 @@ def _words(body: bytes) -> str:
 
 @asynccontextmanager
 async def streamable_http(
-    client: httpx2.AsyncClient,
-    address: str,
-    connect_timeout_s: float,
-    on_doubt: Callable[[], None],
+    client: httpx2.AsyncClient, address: str, connect_timeout_s: float, on_doubt: Callable[[], None]
 ) -> AsyncIterator[Streams]:
     """Exchange messages with an address by streamable HTTP.
 

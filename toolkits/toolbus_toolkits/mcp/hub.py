@@ -89,10 +89,7 @@ class McpHub:
 
     @classmethod
     def from_config(
-        cls,
-        path: str | Path | None = None,
-        *,
-        access: ServerAccess | None = None,
+        cls, path: str | Path | None = None, *, access: ServerAccess | None = None
     ) -> Self:
         """Make a hub of the servers of a file.
 

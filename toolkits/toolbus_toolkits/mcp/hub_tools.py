@@ -262,12 +262,7 @@ class _Call(_HubTool):
         return replace(await toolkit.assess(context, name, inner, context.patterns), reaches=tool)
 
     async def execute(
-        self,
-        context: ToolContext,
-        /,
-        *_: Any,
-        tool: str,
-        arguments: dict[str, Any] | None = None,
+        self, context: ToolContext, /, *_: Any, tool: str, arguments: dict[str, Any] | None = None
     ) -> Chunk:
         """Return what the tool returns."""
         toolkit = self._toolkit(context, tool)
@@ -387,10 +382,7 @@ class _Import(_Importing):
             described = await self._audience.description(new, context)
             refused = self._hub.refused.get(new.name)
             servers_added.append(described or _description(new, refused, None))
-        return {
-            "servers": servers_added,
-            "skipped": _skipped(found.skipped),
-        }
+        return {"servers": servers_added, "skipped": _skipped(found.skipped)}
 
 
 def _invalid(path: str, message: str) -> InvalidArguments:

@@ -18,11 +18,4 @@ except ModuleNotFoundError as error:
         ) from error
     raise
 
-__all__ = [
-    "ApiOptions",
-    "OpenApiConfig",
-    "OpenApiToolkit",
-    "PageRule",
-    "SpecError",
-    "openapi",
-]
+__all__ = ["ApiOptions", "OpenApiConfig", "OpenApiToolkit", "PageRule", "SpecError", "openapi"]

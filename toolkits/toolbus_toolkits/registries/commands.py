@@ -24,12 +24,7 @@ from toolbus_toolkits.bundles.commands import (
 )
 from toolbus_toolkits.bundles.transaction import locked
 from toolbus_toolkits.credentials import CredentialName
-from toolbus_toolkits.registries.hub import (
-    RegistryHub,
-    config_path,
-    read_sources,
-    write_sources,
-)
+from toolbus_toolkits.registries.hub import RegistryHub, config_path, read_sources, write_sources
 from toolbus_toolkits.registries.model import (
     Kind,
     NotInRegistry,

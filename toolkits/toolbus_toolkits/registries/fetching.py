@@ -22,13 +22,7 @@ from toolbus_toolkits.bounded_json import parse_json
 from toolbus_toolkits.bundles.contents import MAX_BYTES
 from toolbus_toolkits.credentials import StoreUnavailable
 from toolbus_toolkits.credentials.references import CredentialResolver
-from toolbus_toolkits.network import (
-    FINAL_URL,
-    WAIT_UNTIL,
-    AddressPolicy,
-    http_client,
-    read_body,
-)
+from toolbus_toolkits.network import FINAL_URL, WAIT_UNTIL, AddressPolicy, http_client, read_body
 from toolbus_toolkits.registries.model import (
     NotInRegistry,
     RegistryRefused,
@@ -106,11 +100,7 @@ class Fetcher:
             raise RegistryRefused(f"{error}: is this its address?") from None
 
     async def save(
-        self,
-        url: str,
-        target: Path,
-        advertised: Advertised,
-        query: Mapping[str, str] | None = None,
+        self, url: str, target: Path, advertised: Advertised, query: Mapping[str, str] | None = None
     ) -> None:
         """Save a file, whose URL may be relative to that of the source.
 
