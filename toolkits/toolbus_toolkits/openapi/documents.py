@@ -200,11 +200,9 @@ class Place(NamedTuple):
 
 def root_place(document: dict[str, Any], uri: str, retrieve: Retrieve) -> Place:
     """Return the place of a whole document, whose `$ref` are relative to an address."""
-
-    def resource(address: str) -> Resource[Any]:
-        return Resource.opaque(retrieve(address))
-
-    registry: Registry[Any] = Registry(retrieve=resource)  # type: ignore[call-arg]
+    registry: Registry[Any] = Registry(
+        retrieve=lambda address: Resource.opaque(retrieve(address))  # type: ignore[call-arg]
+    )
     registry = registry.with_resource(uri, Resource.opaque(document))
     return Place(document, _Resolver(registry.resolver(base_uri=uri)))
 
@@ -298,14 +296,10 @@ def load_url(url: str, policy: AddressPolicy) -> Place:
         own = AddressPolicy((*policy.allow_hosts, host_and_port(url)), policy.allow_private)
     except AddressRefused as error:
         raise SpecError(error.message) from error
-
-    def retrieve(address: str) -> dict[str, Any]:
-        return _fetch(address, own)
-
-    return root_place(_fetch(url, own), url, _bounded(retrieve))
+    return root_place(_fetch(url, own), url, _bounded(lambda address: _fetch(address, own)))
 
 
-def _bounded(retrieve: Callable[[str], dict[str, Any]]) -> Callable[[str], dict[str, Any]]:
+def _bounded(retrieve: Retrieve) -> Retrieve:
     """Return a function that reads at most 64 documents, and begins none after some seconds."""
     count = 0
     until = monotonic() + _TOTAL_S

@@ -365,19 +365,16 @@ class _Measure:
         """Return definitions with the descriptions of a level, and their bytes."""
         key = id(definitions), level
         if key not in self._sets:
-            cut = {
-                name: self._definition(definition, level)
-                for name, definition in definitions.items()
-            }
+            cut: dict[str, tuple[dict[str, Any], int]] = {}
+            for name, definition in definitions.items():
+                own_key = id(definition), level
+                if own_key not in self._definitions:
+                    if level:
+                        definition = with_short_texts(definition, _LEVELS[level].schema)
+                    self._definitions[own_key] = definition, len(pack_body(definition))
+                cut[name] = self._definitions[own_key]
             size = sum(len(name) + 2 + part[1] for name, part in cut.items())
             self._sets[key] = ({name: part[0] for name, part in cut.items()}, size + 16)
             if not level:
                 self._sets[key] = definitions, size + 16
         return self._sets[key]
-
-    def _definition(self, definition: Any, level: int) -> tuple[dict[str, Any], int]:
-        key = id(definition), level
-        if key not in self._definitions:
-            cut = with_short_texts(definition, _LEVELS[level].schema) if level else definition
-            self._definitions[key] = cut, len(pack_body(cut))
-        return self._definitions[key]
