@@ -236,8 +236,11 @@ class _ReceivedMessages(ObjectReceiveStream[SessionMessage | Exception]):
             if self._closed.is_set():
                 raise anyio.EndOfStream
             data = await self._program.read(_READ_BYTES)
-            if not data:
-                self._take_last()
+            if not data:  # a last message may have no line end; one that is cut is none
+                for message in read_messages(bytes(self._pending)):
+                    if not isinstance(message, RequestFailed):
+                        self._messages.append(SessionMessage(message))
+                self._pending.clear()
             if not data or not await self._take(data):
                 self._closed.set()
         return self._messages.popleft()
@@ -267,10 +270,3 @@ class _ReceivedMessages(ObjectReceiveStream[SessionMessage | Exception]):
         elif self._bad_lines > _MAX_BAD_LINES and not self._has_spoken:
             self._program.given_up = f"it wrote more than {_MAX_BAD_LINES} lines before any message"
         return not self._program.given_up
-
-    def _take_last(self) -> None:
-        """Add a message that has no line end, because its program ended right after it."""
-        for message in read_messages(bytes(self._pending)):
-            if not isinstance(message, RequestFailed):  # one that is cut is none
-                self._messages.append(SessionMessage(message))
-        self._pending.clear()
