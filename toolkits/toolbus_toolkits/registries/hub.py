@@ -136,24 +136,22 @@ class RegistryHub:
             return await asyncio.gather(*(self._listing(source, query) for source in sources))
 
         found = run_on_any_thread(search_all())
-        failures = tuple(
-            SourceFailure(searched.name, one)
-            for searched, one in zip(sources, found, strict=True)
-            if isinstance(one, str)
-        )
+        listings: list[Listing] = []
+        failures: list[SourceFailure] = []
+        left_out: list[SourceFailure] = []
+        for searched, one in zip(sources, found, strict=True):
+            if isinstance(one, Listing):
+                listings.append(one)
+                texts = one.left_out[:_MAX_LEFT_OUT]
+                left_out += (SourceFailure(searched.name, text) for text in texts)
+            else:
+                failures.append(SourceFailure(searched.name, one))
         if failures and len(failures) == len(sources):
             raise SourceUnavailable(
                 "no source can be searched: "
                 + "; ".join(f"{failure.source}: {failure.reason}" for failure in failures)
             )
-        listings = [one for one in found if isinstance(one, Listing)]
-        left_out = tuple(
-            SourceFailure(searched.name, text)
-            for searched, one in zip(sources, found, strict=True)
-            if isinstance(one, Listing)
-            for text in one.left_out[:_MAX_LEFT_OUT]
-        )
-        return SearchResult(_merged(listings, kind), failures, left_out)
+        return SearchResult(_merged(listings, kind), tuple(failures), tuple(left_out))
 
     def find(
         self, name: str, version: str | None = None, *, kind: Kind | None = None
