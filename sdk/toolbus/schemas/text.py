@@ -47,9 +47,10 @@ _MAX_TYPE_WIDTH = 48
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
 _LENGTHS = {"string": ("minLength", "maxLength"), "array": ("minItems", "maxItems")}
+_OTHERS = ("patternProperties", "additionalProperties")
+"""Keywords with schemas of the values of an object that are not in `properties`."""
 _PARTS = frozenset(
-    {"$ref", "allOf", "anyOf", "oneOf", "properties", "additionalProperties", "items"}
-    | {"patternProperties", "prefixItems"}
+    {"$ref", "allOf", "anyOf", "oneOf", "properties", "items", "prefixItems", *_OTHERS}
 )
 
 
@@ -108,7 +109,7 @@ class SchemaReader:
             case "array":
                 return self._array_text(schema, depth)
             case "object":
-                others = _map_values(schema)
+                others = _held(schema, *_OTHERS)
                 if schema.get("properties") or not others:
                     return "object"
                 texts = dict.fromkeys(self.type_text(part, depth - 1) for part in others)
@@ -160,11 +161,6 @@ def values_of(schema: Mapping[str, Any]) -> list[Any] | None:
         return [schema["const"]]
     values = schema.get("enum")
     return values if isinstance(values, list) else None
-
-
-def _map_values(schema: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the schemas of an object's values that are not in `properties`."""
-    return _held(schema, "patternProperties", "additionalProperties")
 
 
 def _held(schema: Mapping[str, Any], *keywords: str) -> list[dict[str, Any]]:
@@ -274,7 +270,7 @@ class SchemaTree:
     def _fields(self, schema: Mapping[str, Any], path: _Path, levels: int) -> Iterator[SchemaNode]:
         """Return the fields of an object, and `(others)` for values without a name."""
         properties = schema.get("properties")
-        others = _map_values(schema)
+        others = _held(schema, *_OTHERS)
         if not isinstance(properties, dict) or not properties:
             for part in others:
                 yield from self._inside(part, path, levels)
