@@ -23,13 +23,7 @@ from toolbus.telemetry.tracing import read_trace_context
 from toolbus.wire import Call, pack_body, unpack_body
 from toolbus_server.calls.call_state import Connection, InFlightCall, RoutedRoom
 
-__all__ = [
-    "MAX_RECORDS",
-    "CallCounts",
-    "CallRecords",
-    "NodeCallReport",
-    "RoomCallMonitor",
-]
+__all__ = ["MAX_RECORDS", "CallCounts", "CallRecords", "NodeCallReport", "RoomCallMonitor"]
 
 MAX_RECORDS = 200
 """Records of ended calls that are kept until they are sent; the counts go on (WATCH-3)."""
@@ -55,9 +49,7 @@ class CallCounts(NamedTuple):
     def since(self, earlier: CallCounts) -> CallCounts:
         """Return what was counted after `earlier`."""
         return CallCounts(
-            self.started - earlier.started,
-            self.ended - earlier.ended,
-            self.failed - earlier.failed,
+            self.started - earlier.started, self.ended - earlier.ended, self.failed - earlier.failed
         )
 
 
@@ -150,7 +142,7 @@ class _ReportTarget:
         self._first = counts
         self._send = send
         self._series = randrange(1, _MAX_ID)
-        self._last: tuple[CallCounts, int] | None = None
+        self._last = (counts, -1)  # unlike any state, so that the first report is sent
         self.may_have_lost_report = False
         """Whether the last report may have been lost, so that another one has to be sent."""
 
@@ -159,9 +151,8 @@ class _ReportTarget:
         counts = records.counts
         if self._last == (counts, in_flight) and not self.may_have_lost_report:
             return True
-        since = self._first if self._last is None else self._last[0]
         started, ended, failed = counts.since(self._first)
-        calls = records.packed_since(since.ended)
+        calls = records.packed_since(self._last[0].ended)
         report = NodeCallReport(
             self._monitor_id, self._series, in_flight, started, ended, failed, calls
         )
@@ -176,8 +167,6 @@ class RoomCallMonitor:
     """Monitors the calls of one room for all that observe them.
 
     Args:
-        room: The room.
-        loop: For the clock and the timer.
         notify: Sends every observer what changed, at most ten times a second; returns False if an
             observer's queue is full and it has to be sent the current state later.
     """
@@ -227,11 +216,13 @@ class RoomCallMonitor:
         self._stop_if_unused()
 
     def _monitor_room(self) -> None:
-        if self._room.monitor is None:
-            self._room.monitor = self
-            self._in_flight = 0
-            for connection in self._room.connections.values():
-                for call in () if connection.participant.is_remote else connection.calls.values():
+        if self._room.monitor is not None:
+            return
+        self._room.monitor = self
+        self._in_flight = 0
+        for connection in self._room.connections.values():
+            if not connection.participant.is_remote:
+                for call in connection.calls.values():
                     if call.patterns is None:
                         self._monitor_call(call)
 
@@ -245,11 +236,7 @@ class RoomCallMonitor:
         self._own.clear()
 
     def changes_since(self, counts: CallCounts) -> dict[str, Any]:
-        """Return the data of an event for one observer.
-
-        Args:
-            counts: The counts when this observer was sent an event last, or subscribed.
-        """
+        """Return the data of an event for an observer that has all until these counts."""
         changed = self.counts.since(counts)
         calls = self._all.packed_since(counts.ended)
         return {"in_flight": self.in_flight, **changed._asdict(), "calls": calls}
@@ -259,12 +246,9 @@ class RoomCallMonitor:
     def start_reports(
         self, node: str, monitor_id: int, send: Callable[[NodeCallReport], bool]
     ) -> None:
-        """Report the calls of this node's participants to another node from now on.
+        """Report the calls of this node's participants to the monitor of another node from now on.
 
-        Args:
-            node: The other node.
-            monitor_id: The id of its monitor.
-            send: Sends it a report; returns False if it cannot be reached or its queue is full.
+        `send` returns False if that node cannot be reached, or its queue is full.
         """
         self._monitor_room()
         self._targets[node] = _ReportTarget(monitor_id, self._own.counts, send)
@@ -322,10 +306,12 @@ class RoomCallMonitor:
     def call_refused(self, caller: Connection, request: Call, error: RoomException) -> None:
         """Count a call that ended before it was dispatched."""
         self._count_start()
+        traceparent: str | None = None
         # The trace of an untrusted caller is not continued, so its id would mean nothing here.
-        trusted = caller.participant.scope.trace
-        context = read_trace_context(request.traceparent, None) if trusted else None
-        is_recorded = context is not None and context.sampled
+        if caller.participant.scope.trace:
+            context = read_trace_context(request.traceparent, None)
+            if context is not None and context.sampled:
+                traceparent = request.traceparent
         self._add_ended(
             error,
             [
@@ -337,7 +323,7 @@ class RoomCallMonitor:
                 error.code,
                 error.executed,
                 0,
-                request.traceparent if is_recorded else None,
+                traceparent,
             ],
         )
 
@@ -402,5 +388,7 @@ class RoomCallMonitor:
 
 def _id_and_name(connection: Connection) -> list[str]:
     participant = connection.participant
-    known = [participant.id, participant.identity.name]
-    return [*known, participant.identity.issuer, participant.alias] if participant.alias else known
+    known: list[str] = [participant.id, participant.identity.name]
+    if participant.alias:
+        known += (participant.identity.issuer, participant.alias)
+    return known

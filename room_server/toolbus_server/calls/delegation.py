@@ -26,12 +26,7 @@ from toolbus.wire import Assess, Call, Explain
 from toolbus_server.calls.call_state import Connection, Delegation, InFlightCall, RoutedRoom
 from toolbus_server.limits import Limits
 from toolbus_server.registry.call_checks import bad_option, check_principal, read_option
-from toolbus_server.registry.models import (
-    Identity,
-    Participant,
-    RegisteredToolkit,
-    pack_builders,
-)
+from toolbus_server.registry.models import Identity, Participant, RegisteredToolkit, pack_builders
 
 __all__ = [
     "MAX_ENDS_PER_ITERATION",

@@ -176,8 +176,8 @@ class Router:
             if room.monitor is not None:
                 room.monitor.call_started(call)
         except RoomException as error:
-            span = None if call is None else call.span
-            self._refuse(room, caller, request, error, is_recorded=span is not None)
+            is_recorded = call is not None and call.span is not None
+            self._refuse(room, caller, request, error, is_recorded=is_recorded)
 
     def assess(self, room: RoutedRoom, caller: Connection, request: Assess) -> None:
         """Ask the host of a call about its input, or answer by the flags of the tool.
@@ -194,9 +194,10 @@ class Router:
             if caller.outstanding_bytes > _MAX_OUTSTANDING_BYTES:
                 raise _overloaded_error("too many bytes of streams are waiting for you to read")
             decision = self.route(room, caller, request, options)
-            timeout_ms = request.timeout_ms
-            timeout_s = MAX_ASSESS_S if timeout_ms is None else timeout_ms / 1000
-            call = self.open_call(caller, request, decision, min(timeout_s, MAX_ASSESS_S))
+            timeout_s = MAX_ASSESS_S
+            if request.timeout_ms is not None:
+                timeout_s = min(request.timeout_ms / 1000, MAX_ASSESS_S)
+            call = self.open_call(caller, request, decision, timeout_s)
             toolkit, tool, _, host = decision
             if not host.participant.assesses:
                 # An older SDK, another language, or a node of an older version: nothing is written
@@ -244,18 +245,18 @@ class Router:
         if len(caller.calls) >= self._limits.max_calls:
             message = f"{self._limits.max_calls} calls are in flight"
             raise QuotaExceeded(message, retry_after_s=_RETRY_AFTER_S)
-        participant = caller.participant
+        participant = asker = caller.participant
         context = ROOT_CONTEXT
         owner = options.get("participant")
         callers = callers_behind(caller, options) if options else ()
         try:
             if callers:
+                asker = callers[-1]
                 toolkit = resolve_for(room, participant, callers, request.toolkit, owner)
             else:  # most calls: few functions are on their path
                 toolkit = room.state.resolve(participant, request.toolkit, owner)
         except NotFound as error:
             raise self._not_found(error) from None
-        asker = callers[-1] if callers else participant
         tool = check_grant(asker, toolkit, request.tool)
         if options:
             context = call_context(room, caller, request, options, self._limits)
@@ -282,17 +283,19 @@ class Router:
             facts = {"code": error.code, "message": error.message, "details": error.details}
             return {"would_run": False, **facts}
         participant = host.participant
-        replication = room.replication
-        return {
+        answer: dict[str, Any] = {
             "would_run": True,
-            **({} if replication is None else {"node": participant.node or replication.node}),
             "host": participant.describe(),
             "hosts": len(toolkit.serving.hosts),
             "generation": toolkit.serving.number,
             "digest": toolkit.serving.definition.digest,
             "affinity": tool.affinity != "none",
-            **({"assesses": True} if participant.assesses else {}),
         }
+        if room.replication is not None:
+            answer["node"] = participant.node or room.replication.node
+        if participant.assesses:
+            answer["assesses"] = True
+        return answer
 
     def _not_found(self, error: NotFound) -> NotFound:
         """Return the error for a toolkit that is not here, or not here yet."""
@@ -401,8 +404,10 @@ class Router:
         """
         host, caller = call.host, call.caller
         is_endless = call.deadline_at == inf
-        remaining_s = 0.0 if is_endless else call.deadline_at - call.started_at
-        remaining_ms = None if is_endless else ceil(remaining_s * 1000 - ROUNDING_MS) or 1
+        remaining_ms: int | None = None
+        if not is_endless:
+            remaining_s = call.deadline_at - call.started_at
+            remaining_ms = ceil(remaining_s * 1000 - ROUNDING_MS) or 1
         # What the request is decides what the host is sent: no path leads from one to the other.
         if type(request) is Assess or type(request) is AssessDispatch:
             data = encode(

@@ -138,19 +138,14 @@ class StreamRelay:
                 # queued still counts, until it is written.
                 direction.window.bytes = 0
                 _account(direction)
-        if caller.waiting_streams:
-            self._begin_waiting(caller)
-
-    def _begin_waiting(self, caller: Connection) -> None:
-        """Give credit to the next result in parts that waits for another stream to end."""
-        if self._is_full(caller):
-            return
-        streams = next(iter(caller.waiting_streams))
-        del caller.waiting_streams[streams]
-        streams.is_waiting = False
-        self.begin(streams)
-        if streams.results is not None:
-            self._grant(streams.results)
+        # The next result in parts that waits for another stream to end gets credit.
+        if caller.waiting_streams and not self._is_full(caller):
+            waiting = next(iter(caller.waiting_streams))
+            del caller.waiting_streams[waiting]
+            waiting.is_waiting = False
+            self.begin(waiting)
+            if waiting.results is not None:
+                self._grant(waiting.results)
 
     def has_sent(self, streams: CallStreams) -> bool:
         """Whether the host has sent a chunk or a progress, so that its tool has begun."""
@@ -188,11 +183,11 @@ class StreamRelay:
                 self._abort(call, StreamBroken("the caller has too many streams"), "broken")
                 return None
             call.streams = streams = CallStreams(call, is_waiting=is_waiting)
-            first_bytes = _MAX_WAITING_BYTES if is_waiting else FIRST_BYTES
-            streams.results = _results_of(call, FIRST_CHUNKS, first_bytes)
             if is_waiting:
+                streams.results = _results_of(call, FIRST_CHUNKS, _MAX_WAITING_BYTES)
                 call.caller.waiting_streams[streams] = None
             else:
+                streams.results = _results_of(call, FIRST_CHUNKS, FIRST_BYTES)
                 self.begin(streams)
         elif streams.results is None and call.caller.reads_chunks:
             streams.results = _results_of(call, FIRST_CHUNKS, FIRST_BYTES)

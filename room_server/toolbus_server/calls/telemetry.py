@@ -51,16 +51,11 @@ class ServerTelemetry:
     ) -> str | None:
         """Begin the span of a call that is to be dispatched, if it is sampled.
 
-        Args:
-            room: The room of the call.
-            call: The call, which gets the span.
-            received: The trace context that its sender sent.
-            header: Gets the `tracestate` for the host.
-            trusted: Whether the span continues the sender's trace; else it is a new root with a
-                link, and what the sender sent is not forwarded.
+        If trusted, the span continues the trace that was received; else it is a new root with a
+        link, and what the sender sent is not forwarded.
 
         Returns:
-            The `traceparent` for the host.
+            The `traceparent` for the host, whose `tracestate` is added to the header.
         """
         span = None
         if received.sampled:
@@ -75,7 +70,8 @@ class ServerTelemetry:
         context = forwarded(span, received, trusted=trusted)
         if context is None:
             return None
-        call.traceparent = context.traceparent if context.sampled else None
+        if context.sampled:
+            call.traceparent = context.traceparent
         if context.tracestate is not None:
             header[TRACESTATE] = context.tracestate
         return context.traceparent
@@ -107,7 +103,7 @@ class ServerTelemetry:
 
 def _is_registered(room: RoomState, caller: Participant, request: Call) -> bool:
     """Whether the request names a tool that is visible to its caller."""
-    participant = request.options.get("participant") if request.options else None
+    participant = (request.options or {}).get("participant")
     if not isinstance(participant, str | None):
         return False
     try:
@@ -125,8 +121,8 @@ def _attributes_of(room: RoutedRoom, call: InFlightCall) -> SharedAttributes:
         None if principal is None else principal.full_name,
         host.id,
         None if room.replication is None else room.replication.node,
-        caller.node if caller.is_remote else None,
-        host.node if host.is_remote else None,
+        caller.node,
+        host.node,
     )
 
 
@@ -137,11 +133,10 @@ def _attributes(  # noqa: PLR0913 - a parameter for each attribute
     on_behalf_of: str | None,
     host: str,
     node: str | None,
-    caller_node: str | None,
-    host_node: str | None,
+    caller_node: str,
+    host_node: str,
 ) -> SharedAttributes:
     """Make the attributes of a call; cached, as most calls have few callers and hosts."""
     attributes = call_attributes(room=room, caller=caller, on_behalf_of=on_behalf_of, host=host)
     nodes = {NODE: node, CALLER_NODE: caller_node, HOST_NODE: host_node}
-    present = {key: name for key, name in nodes.items() if name is not None}
-    return SharedAttributes(attributes | present)
+    return SharedAttributes(attributes | {key: name for key, name in nodes.items() if name})
