@@ -123,12 +123,7 @@ def cursor_text(position: Sequence[Any]) -> str:
 def read_cursor(options: dict[str, Any], kinds: Sequence[type]) -> Any:
     """Return the position after which the next page begins, None for the first page.
 
-    Args:
-        options: The options of the request.
-        kinds: The types of the parts of a position.
-
-    Raises:
-        InvalidArguments: It was not made by `cursor_text`.
+    `kinds` are the types of its parts. Raises InvalidArguments if `cursor_text` did not make it.
     """
     text = read_option(options, "cursor", str)
     if text is None:

@@ -66,13 +66,12 @@ def _ranked(generations: Sequence[Generation]) -> list[Generation]:
     present = [generation for generation in generations if generation.hosts]
     if len(present) < 2:
         return present
-    bases = sorted(generation.base for generation in present)
+    bases = [0, *sorted(generation.base for generation in present)]
 
     def rank(generation: Generation) -> _Rank:
-        at = bisect_right(bases, generation.number)
         # What was registered before a `supersede` is below it whatever its version is; what came
         # later has the same floor, and its version decides.
-        floor = bases[at - 1] if at else 0
+        floor = bases[bisect_right(bases, generation.number) - 1]
         definition = generation.definition
         # Of equal versions the first serves, so that a definition that is merely different takes
         # over nothing. If two claim one number, the digest decides: every node has to choose the
@@ -87,13 +86,8 @@ def settle(
 ) -> ServingChange | None:
     """Keep the generations that have hosts, and let the highest of them serve.
 
-    Args:
-        toolkit: Whose generations they are.
-        generations: All of them, in any order.
-        by: The participant that registers, if one does.
-
-    Returns:
-        What changed, if another definition serves now.
+    `by` is the participant that registers, if one does. Returns what changed, if another definition
+    serves now.
     """
     before = toolkit.generations[-1] if toolkit.generations else None
     toolkit.generations = _ranked(generations)

@@ -48,10 +48,9 @@ class Issuers:
 
     def alias_of(self, issuer: str) -> str:
         """Return the alias to show: empty for the only issuer, `NO_ALIAS` for an unknown one."""
-        alias = self._aliases.get(issuer)
-        if alias is None:
-            return NO_ALIAS if self._aliases else ""
-        return (alias or NO_ALIAS) if self.are_several else ""
+        if self._aliases.keys() <= {issuer}:
+            return ""
+        return self._aliases.get(issuer) or NO_ALIAS
 
     def alias_before(self, named: Identity) -> str:
         """Return the alias to show before a name: that of its issuer.
@@ -103,10 +102,9 @@ class Issuers:
             InvalidArguments: The alias in the text is that of another issuer.
         """
         alias, slash, name = text.partition("/")
-        meant = self._by_alias.get(alias) if slash else None
-        if meant is None:
+        if not slash or alias not in self._by_alias:
             return Identity(issuer, text)
-        if meant == issuer:
+        if self._by_alias[alias] == issuer:
             return Identity(issuer, name)
         raise bad_option(
             option,

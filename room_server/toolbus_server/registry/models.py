@@ -12,7 +12,7 @@ from hashlib import blake2b
 from random import Random
 from typing import Any, NamedTuple
 
-from toolbus.auth.grants import AgentsGrant, ApiScope, ToolRights
+from toolbus.auth.grants import ApiScope, ToolRights
 from toolbus.untrusted_text import one_line
 from toolbus.wire import ParticipantId, pack_body
 from toolbus_server.registry.toolkit_definition import Definition, LazyDefinition
@@ -35,6 +35,8 @@ AFFINITY_SLOTS = 16_384
 """How many groups the affinity keys of one toolkit form; the keys of a group have one host."""
 NO_ALIAS = "?"
 """Shown for an issuer that has no alias beside others; no request can name it."""
+# Compiled once for all participants with the same grants.
+_rights_of = lru_cache(maxsize=1024)(ToolRights)
 _MAX_CACHED_RIGHTS = 4_096
 _MAX_BUILDERS_BYTES = 16 * 1024
 """Bytes of `builders` in one dispatch. A token of 7 KiB has at most 5.25 KiB of patterns, so those
@@ -62,12 +64,6 @@ def read_name_between(text: str, issuer: str) -> Identity:
     """Read what `name_between` wrote."""
     other, nul, name = text.partition("\0")
     return Identity(other, name) if nul else Identity(issuer, text)
-
-
-@lru_cache(maxsize=1024)
-def _rights_of(agents: AgentsGrant) -> ToolRights:
-    """Compile rights once for all participants with the same grants."""
-    return ToolRights(agents)
 
 
 @lru_cache(maxsize=256)
@@ -159,8 +155,10 @@ class Participant:
         self._pack()
 
     def _pack(self) -> None:
-        info = [self.id, self.identity.name, self.role, self.identity.issuer]
-        self.packed_info = pack_body([*info, self.alias] if self.alias else info)
+        info: list[str] = [self.id, self.identity.name, self.role, self.identity.issuer]
+        if self.alias:
+            info.append(self.alias)
+        self.packed_info = pack_body(info)
         # Made here, so that what most participants have no grant for costs their calls nothing. It
         # goes to every host: one that does not read it ignores it, and a flag of a tool or of a
         # connection would be one more fact for servers of all versions to keep.
@@ -183,7 +181,9 @@ class Participant:
         """Return its public identity, as lists, events and explanations show it."""
         info = {"id": self.id, "name": self.identity.name, "role": self.role}
         info["issuer"] = self.identity.issuer
-        return info | {"alias": self.alias} if self.alias else info
+        if self.alias:
+            info["alias"] = self.alias
+        return info
 
     def may_call(self, toolkit: str, tool: str) -> bool:
         """Whether its grants cover a tool that exists; the answer is cached."""

@@ -79,8 +79,11 @@ def toolkit_name_of(packed: bytes) -> str:
         unpacker.feed(head)
         for _ in range(unpacker.read_map_header()):
             if _skipped(unpacker, head) == _NAME:
-                name = unpacker.unpack() if head[unpacker.tell()] in _SHORT_TEXT else None
-                return name if is_toolkit_name(name) else ""
+                if head[unpacker.tell()] in _SHORT_TEXT:
+                    name = unpacker.unpack()
+                    if is_toolkit_name(name):
+                        return name
+                return ""
             unpacker.skip()
     except _UNREADABLE:
         pass

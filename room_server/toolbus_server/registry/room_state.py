@@ -15,13 +15,7 @@ from typing import Literal, NamedTuple
 from toolbus.errors import AlreadyExists, NotFound
 from toolbus.wire import ParticipantId
 from toolbus_server.registry.call_checks import no_host_error
-from toolbus_server.registry.generations import (
-    NO_CLAIM,
-    Claim,
-    ServingChange,
-    place,
-    settle,
-)
+from toolbus_server.registry.generations import NO_CLAIM, Claim, ServingChange, place, settle
 from toolbus_server.registry.issuers import Issuers
 from toolbus_server.registry.models import (
     Generation,
@@ -124,10 +118,8 @@ class RoomState:
     def leave(self, participant: Participant, *, reserve: bool = False) -> list[ToolkitChange]:
         """Remove a participant, and the toolkits that only it served.
 
-        Args:
-            participant: The participant.
-            reserve: Whether the names of those toolkits stay reserved for its identity: each of
-                them then has a `reservation`, which `release` ends.
+        With `reserve` the names of those toolkits stay reserved for its identity: each of them then
+        has a `reservation`, which `release` ends.
         """
         if participant.is_present:
             self._forget(participant)
@@ -266,13 +258,8 @@ class RoomState:
     ) -> RegistrationResult:
         """Make a participant a host of a toolkit.
 
-        Args:
-            participant: The host.
-            definition: What it serves.
-            public: Whether the whole room sees it.
-            shared_with: Who else sees a private one.
-            claim: The place of its generation: one that an earlier registration returned, here or
-                at a former server, or above all others; else a new definition gets a new one.
+        `claim` is the place of its generation: one that an earlier registration returned, here or
+        at a former server, or above all others; else a new definition gets a new one.
 
         Raises:
             AlreadyExists: The public name belongs to another identity.
@@ -308,21 +295,9 @@ class RoomState:
         return toolkit if toolkit is not None and toolkit.owner == identity else None
 
     def conflict(
-        self,
-        participant: Participant,
-        definition: Definition,
-        *,
-        public: bool,
-        below: float = inf,
+        self, participant: Participant, definition: Definition, *, public: bool, below: float = inf
     ) -> Generation | None:
-        """Find the highest generation of another definition that has another host.
-
-        Args:
-            participant: The host that registers.
-            definition: Its definition.
-            public: Whether the whole room sees it.
-            below: Count only generations of lower numbers.
-        """
+        """Find the highest generation, below a number, of another definition with another host."""
         toolkit = self.own(participant.identity, definition.name, public)
         others = (
             generation
@@ -353,11 +328,8 @@ class RoomState:
     ) -> tuple[Generation, ServingChange | None]:
         """Add a host to the generation of its definition, or to a new one."""
         generations = self._without(toolkit, participant)
-        same = (
-            generation
-            for generation in generations
-            if generation.definition.digest == definition.digest
-        )
+        digest = definition.digest
+        same = (known for known in generations if known.definition.digest == digest)
         generation = next(same, None)
         last = self._last_generations.pop(toolkit.owner, 0)
         number, base = place(generations, generation, claim, last)
@@ -375,8 +347,9 @@ class RoomState:
 
     def _remember_number(self, owner: Identity, number: int, last: int) -> None:
         """Remember the highest number of an owner; each has its own count, which is private."""
-        is_remembered = last < number < _MAX_REMEMBERED_GENERATION
-        self._last_generations[owner] = number if is_remembered else last
+        if last < number < _MAX_REMEMBERED_GENERATION:
+            last = number
+        self._last_generations[owner] = last
         if len(self._last_generations) > _MAX_REMEMBERED_OWNERS:
             del self._last_generations[next(iter(self._last_generations))]
 
@@ -525,13 +498,11 @@ class RoomState:
         self, participant: Participant, name: str, owner: str
     ) -> RegisteredToolkit | None:
         identity = self.issuers.identity_of(owner, participant.identity, "participant")
-        owned = (self.own(identity, name, public) for public in (False, True))
-        seen = (
-            toolkit
-            for toolkit in owned
-            if toolkit is not None and toolkit.is_visible_to(participant)
-        )
-        return next(seen, None)
+        for public in (False, True):
+            toolkit = self.own(identity, name, public)
+            if toolkit is not None and toolkit.is_visible_to(participant):
+                return toolkit
+        return None
 
     def choose_host(self, toolkit: RegisteredToolkit, affinity: str | None = None) -> Participant:
         """Choose the host of the next call.
@@ -549,7 +520,9 @@ class RoomState:
         if len(hosts) == 1:
             return hosts[0]
         choice = toolkit.serving.choice
-        return choice.by_load(self._random) if affinity is None else choice.by_affinity(affinity)
+        if affinity is None:
+            return choice.by_load(self._random)
+        return choice.by_affinity(affinity)
 
     def toolkits_after(
         self, after: tuple[str, bool, str, str] | None
