@@ -271,30 +271,29 @@ class Admission:
             raise _Refused(_NO_SUCH_ROOM, "bad_room_name")
         if query_text.count("&") >= _MAX_QUERY_FIELDS:
             raise _Refused(_BAD_QUERY, "bad_query")
-        query = parse_qs(query_text)
+        query = {name: values[0] for name, values in parse_qs(query_text).items()}
         token = _bearer_of(headers, offered)
         if token is None and self._settings.allow_query_token:
-            token = query.get("token", [None])[0]
+            token = query.get("token")
         if token is None:
             raise _Refused(_BAD_TOKEN, "no_token", "")
-        instance = query.get("instance", [""])[0] or secrets.token_hex(8)
+        instance = query.get("instance") or secrets.token_hex(8)
         if len(instance) > _MAX_INSTANCE_CHARS or not instance.isprintable():
             raise _Refused(_BAD_QUERY, "bad_instance")
-        epoch = query.get("epoch", ["1"])[0]
+        epoch = query.get("epoch", "1")
         is_number = epoch.isascii() and epoch.isdigit() and len(epoch) <= 16
         if not is_number or not 0 < int(epoch) <= _MAX_EPOCH:
             raise _Refused(_BAD_QUERY, "bad_epoch")
-        reads_chunks = query.get("chunks", [""])[0] == "1"
-        reads_parts = reads_chunks and query.get("parts", [""])[0] == "1"
+        reads_chunks = query.get("chunks") == "1"
         return _Request(
             room=parts[2],
             instance=instance,
             epoch=int(epoch),
             token=token,
             reads_chunks=reads_chunks,
-            reads_parts=reads_parts,
-            assesses=query.get("assess", [""])[0] == "1",
-            elsewhere=query.get("elsewhere", [""])[0] == "1",
+            reads_parts=reads_chunks and query.get("parts") == "1",
+            assesses=query.get("assess") == "1",
+            elsewhere=query.get("elsewhere") == "1",
         )
 
     def _verify(self, jwt: str) -> VerifiedToken:

@@ -64,8 +64,7 @@ class TestServer:
         ttl_s: float = 3600,
     ) -> str:
         """Create a token, by default with all grants."""
-        scope = ApiScope.full() if api is None else api
-        token = ParticipantToken(name=name, room=[room], role=role, api=scope)
+        token = ParticipantToken(name=name, room=[room], role=role, api=api or ApiScope.full())
         return token.to_jwt(self.key, ttl_s=ttl_s)
 
     def room(
@@ -80,8 +79,7 @@ class TestServer:
     ) -> RoomClient:
         """Create a participant; `async with` connects it, directly or through a proxy."""
         token = self.token(name, room=room, api=api, role=role)
-        url = self.url if via is None else via.url
-        return RoomClient(url, room=room, token=token, instance=instance)
+        return RoomClient((via or self).url, room=room, token=token, instance=instance)
 
 
 @asynccontextmanager
@@ -103,9 +101,8 @@ async def running_server(
     signing = key or Key.generate(kid="test", iss="toolbus-test", alias="test")
     chosen = settings or ServerSettings(keys=KeyRing([]), port=0, drain_s=1.0)
     chosen = replace(chosen, keys=KeyRing([signing, *chosen.keys]))
-    random = None if seed is None else Random(seed)
-    telemetry = None if tracing is None else ServerTelemetry(tracing)
-    async with RoomServer(chosen, telemetry=telemetry, random=random) as server:
+    telemetry = ServerTelemetry(tracing)
+    async with RoomServer(chosen, telemetry=telemetry, random=Random(seed)) as server:
         yield TestServer(server, signing)
 
 

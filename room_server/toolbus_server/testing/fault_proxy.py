@@ -66,7 +66,7 @@ class Faults:
 
     def piece_bytes(self, waiting: int) -> int:
         """Return how many of the waiting bytes are written next."""
-        most = waiting if self.slice_bytes is None else self.slice_bytes
+        most = self.slice_bytes or waiting
         if self.bytes_per_s is not None:
             most = min(most, max(1, int(self.bytes_per_s / _PIECES_PER_S)))
         return min(most, waiting)
@@ -140,12 +140,6 @@ class Endpoint:
         self.writer.transport.abort()
 
 
-async def _let_reader_run() -> None:
-    """Let a reader in this loop read a piece before the next is written: two iterations."""
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-
-
 class _Forwarder:
     """One direction of one connection."""
 
@@ -169,15 +163,12 @@ class _Forwarder:
         while data:
             data = await self._source.read()
             await self.direction.until(lambda faults: math.inf if faults.stalled else 0)
-            self._append(data)
+            now = asyncio.get_running_loop().time()
+            self._buffer.append((now, self._random.random(), data))
+            self._buffered_bytes += len(data or b"")
+            self._buffer_changed.set()
             while self._buffered_bytes >= _BUFFER_BYTES:
                 await self._buffer_change()
-
-    def _append(self, data: bytes | None) -> None:
-        now = asyncio.get_running_loop().time()
-        self._buffer.append((now, self._random.random(), data))
-        self._buffered_bytes += len(data or b"")
-        self._buffer_changed.set()
 
     async def _buffer_change(self) -> None:
         self._buffer_changed.clear()
@@ -219,8 +210,9 @@ class _Forwarder:
             data = data[size:]
             if faults.bytes_per_s is not None:
                 await self._wait_for_bandwidth(size)
-            elif data:
-                await _let_reader_run()
+            elif data:  # a reader in this loop reads a piece before the next is written
+                for _ in range(2):
+                    await asyncio.sleep(0)
 
     async def _wait_for_bandwidth(self, size: int) -> None:
         """Wait for as long as these bytes take. The next wait makes up for a late timer."""
@@ -290,6 +282,7 @@ class ProxiedConnection:
 
 
 _LOOPBACK = "127.0.0.1"
+_PORTS = {"ws": 80, "wss": 443}
 # Small, so that a sender is blocked soon if the other side does not read.
 _SOCKET_BYTES = 64 * 1024
 
@@ -313,10 +306,10 @@ class FaultProxy:
 
     def __init__(self, url: str, *, seed: int | None = None) -> None:
         parts = urlsplit(url)
-        if parts.scheme not in ("ws", "wss") or not parts.hostname:
+        if parts.scheme not in _PORTS or not parts.hostname:
             raise ValueError(f"{url!r} is not a server address: write ws://HOST:PORT")
         self._scheme = parts.scheme
-        self._server = (parts.hostname, parts.port or (443 if parts.scheme == "wss" else 80))
+        self._server = (parts.hostname, parts.port or _PORTS[parts.scheme])
         self._random = Random(seed)
         self._directions: dict[Side, DirectionFaults] = {}
         self._connections: dict[asyncio.Task[None], ProxiedConnection] = {}
