@@ -66,8 +66,16 @@ def unpack_steps(
     if count is not None and len(data) <= PIECE_BYTES:
         # Most tools: one step, in a third of the time. They cannot have too much in them.
         return unpack_nested(data, binary=binary, max_depth=max_depth, hook=count)
-    yield from _skip_pieces(data)
-    value = yield from _unpack_pieces(data, count)
+    # First gone through without making any of it: the unpacker allocates a list by its length,
+    # which may be false, before its items have come.
+    unpacker = msgpack.Unpacker(max_buffer_size=len(data))
+    yield from _read_pieces(data, _SKIPPED_BYTES, unpacker, unpacker.skip)
+    if unpacker.tell() < len(data):
+        raise msgpack_error()
+    unpacker = msgpack.Unpacker(
+        ext_hook=refuse_ext, object_hook=count, list_hook=count, max_buffer_size=len(data)
+    )
+    value = yield from _read_pieces(data, PIECE_BYTES, unpacker, unpacker.unpack)
     if not (yield from _is_valid(value, max_depth, binary=binary)):
         yield from _find_invalid(value, max_depth, None, binary=binary)
     return value
@@ -83,29 +91,10 @@ def run_steps(steps: Steps[T]) -> T:
             return result
 
 
-def _skip_pieces(data: bytes) -> Steps[None]:
-    """Go through a value without making any of it; refuse false lengths and bytes after its end.
-
-    The unpacker allocates a list by its length, before its items have come.
-    """
-    unpacker = msgpack.Unpacker(max_buffer_size=len(data))
-    yield from _read_pieces(data, _SKIPPED_BYTES, unpacker, unpacker.skip)
-    if unpacker.tell() < len(data):
-        raise msgpack_error()
-
-
-def _unpack_pieces(data: bytes, hook: Callable[[Any], Any] | None) -> Steps[Any]:
-    """Unpack a value piece by piece; the unpacker keeps the unfinished containers."""
-    unpacker = msgpack.Unpacker(
-        ext_hook=refuse_ext, object_hook=hook, list_hook=hook, max_buffer_size=len(data)
-    )
-    return (yield from _read_pieces(data, PIECE_BYTES, unpacker, unpacker.unpack))
-
-
 def _read_pieces(
     data: bytes, size: int, unpacker: msgpack.Unpacker, read: Callable[[], T]
 ) -> Steps[T]:
-    """Give pieces to an unpacker until it can read one value."""
+    """Give pieces to an unpacker, which keeps unfinished containers, until it can read a value."""
     pieces = memoryview(data)
     for start in range(0, len(data), size):
         unpacker.feed(pieces[start : start + size])

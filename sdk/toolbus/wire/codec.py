@@ -186,12 +186,13 @@ def _twin(frame: type[Frame]) -> tuple[type[Any], _Shape]:
         members = get_args(field.type) if is_union else (field.type,)
         kinds = frozenset(get_origin(member) or member for member in members)
         if kinds & {dict, list}:
-            typed = [
-                (entry.name, msgspec.Raw if entry is field else entry.type)
+            typed: list[Any] = [
+                (entry.name, entry.type)
                 if entry.required
                 else (entry.name, entry.type, entry.default)
                 for entry in fields
             ]
+            typed[index] = (field.name, msgspec.Raw)
             name, tag = f"_{frame.__name__}", KINDS[frame]
             twin = msgspec.defstruct(name, typed, tag=tag, array_like=True, gc=False)
             return twin, _Shape(frame, _head(frame), index, kinds)
@@ -229,28 +230,29 @@ def _decode_packed(reader: _Reader, data: bytes) -> Frame | UnknownFrame:
         read = None
     opaque: bytes = getattr(read, "body", None) or getattr(read, "arguments", None) or b""
     if len(data) - len(opaque) > MAX_HEADER_BYTES:
-        _check_header_bytes(data)
-    return _unknown(reader, data) if read is None else _to_frame(reader, data, read)
+        try:
+            header_bytes = _header_bytes(data)
+        except _UNREADABLE as error:
+            raise BadFrame(1007, _NOT_ALLOWED) from error
+        if header_bytes > MAX_HEADER_BYTES:
+            raise BadFrame(1009, "the header is too large")
+    if read is None:
+        return _unknown(reader, data)
+    return _to_frame(reader, data, read)
 
 
 def _to_frame(reader: _Reader, data: bytes, read: Any) -> Frame:
     shape = reader.shapes[type(read)]
     if data[0] != shape.head:
-        _check_trailing(data, shape.head - _FIXARRAY)
+        # Additional fields of a newer release are ignored, but must not break a rule.
+        trailing = _read_fields(data)[shape.head - _FIXARRAY :]
+        if trailing:
+            _check_header_value(trailing, MAX_DEPTH)
     if shape.packed_index is None:
         return cast(Frame, read)
     fields = [*astuple(read)]
     fields[shape.packed_index] = _read_container(fields[shape.packed_index], shape.kinds)
     return shape.frame(*fields)
-
-
-def _check_header_bytes(data: bytes) -> None:
-    try:
-        header_bytes = _header_bytes(data)
-    except _UNREADABLE as error:
-        raise BadFrame(1007, _NOT_ALLOWED) from error
-    if header_bytes > MAX_HEADER_BYTES:
-        raise BadFrame(1009, "the header is too large")
 
 
 def _read_container(packed: msgspec.Raw, kinds: frozenset[type]) -> Any:
@@ -282,15 +284,9 @@ def _unknown(reader: _Reader, data: bytes) -> UnknownFrame:
     _check_header_value(fields, MAX_DEPTH)
     if fields[0] in reader.kinds:
         raise BadFrame(1002, _OTHER_FIELD)
-    first = fields[1] if len(fields) > 1 else None
-    return UnknownFrame(fields[0], first if type(first) is int and 0 <= first <= _MAX_ID else None)
-
-
-def _check_trailing(data: bytes, known: int) -> None:
-    """Check additional fields of a newer release: they are ignored, but must not break a rule."""
-    trailing = _read_fields(data)[known:]
-    if trailing:
-        _check_header_value(trailing, MAX_DEPTH)
+    if len(fields) > 1 and type(fields[1]) is int and 0 <= fields[1] <= _MAX_ID:
+        return UnknownFrame(fields[0], fields[1])
+    return UnknownFrame(fields[0], None)
 
 
 decode_from_client: Callable[[bytes], Frame | UnknownFrame] = _decode_function(_CLIENT)
@@ -317,8 +313,10 @@ def _parts_of(data: bytes) -> Iterator[tuple[int, int]]:
         return
     for _ in range(unpacker.read_array_header()):
         start = unpacker.tell()
-        is_map = start < len(data) and data[start] in MAP_TAGS
-        for _ in range(2 * unpacker.read_map_header() if is_map else 1):
+        count = 1
+        if start < len(data) and data[start] in MAP_TAGS:
+            count = 2 * unpacker.read_map_header()
+        for _ in range(count):
             start = unpacker.tell()
             unpacker.skip()
             yield start, unpacker.tell()
@@ -418,8 +416,9 @@ def unpack_nested(
 
 def msgpack_error(cause: Exception | None = None) -> BadBody:
     """Make the error for an opaque part that cannot be unpacked."""
-    is_key = _STRICT_KEY in str(cause)
-    return BadBody("", _KEY_NO_TEXT if is_key else _NOT_ALLOWED)
+    if _STRICT_KEY in str(cause):
+        return BadBody("", _KEY_NO_TEXT)
+    return BadBody("", _NOT_ALLOWED)
 
 
 def _is_flat(value: dict[Any, Any], plain: frozenset[type]) -> bool:
