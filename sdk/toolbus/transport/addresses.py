@@ -16,7 +16,7 @@ import errno
 import os
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
 
 from aiohappyeyeballs import start_connection
@@ -126,7 +126,14 @@ async def connect_to_host(
     failed_use: BaseException | None = None
     while left:
         try:
-            sock = await _connected(left, attempts, ends_at)
+            left_s = max(ends_at - loop.time(), 0.001)
+            async with asyncio.timeout_at(ends_at):
+                sock = await start_connection(
+                    left,
+                    happy_eyeballs_delay=min(_DELAY_S, left_s * _STARTED_WITHIN / len(left)),
+                    loop=cast(asyncio.AbstractEventLoop, attempts),
+                    socket_factory=attempts.create_socket,
+                )
         except (OSError, RuntimeError):  # uvloop may raise a RuntimeError
             break
         info = attempts.info_of[sock]
@@ -147,19 +154,6 @@ async def connect_to_host(
             failed_use = failed_use or error
     # What a server did is more than that others are silent: it may be the wrong scheme.
     raise failed_use or _failure(host, attempts.failures, timeout_s)
-
-
-async def _connected(
-    infos: Sequence[AddressInfo], attempts: _Attempts, ends_at: float
-) -> socket.socket:
-    left_s = ends_at - asyncio.get_running_loop().time()
-    async with asyncio.timeout_at(ends_at):
-        return await start_connection(
-            infos,
-            happy_eyeballs_delay=min(_DELAY_S, max(left_s, 0.001) * _STARTED_WITHIN / len(infos)),
-            loop=cast(asyncio.AbstractEventLoop, attempts),
-            socket_factory=attempts.create_socket,
-        )
 
 
 def _failure(

@@ -162,7 +162,7 @@ class FrameCutter:
             return end
         end = min(self._remaining, len(data))
         self._remaining -= end
-        self._held += data if end == len(data) else data[:end]
+        self._held += data[:end]
         if not self._remaining:
             head, held = self._head, self._held
             self._head, self._held = b"", bytearray()
@@ -189,15 +189,20 @@ class FrameCutter:
     def _end_of_frame(self, data: bytes, start: int) -> int:
         """Return where the frame ends that begins at `start`, or the end of the data."""
         head = data[start : start + _MAX_HEAD_BYTES]
-        length_bytes = _LENGTH_BYTES.get(head[1] & ~_MASKED, 0) if len(head) > 1 else 0
+        length = length_bytes = 0
+        if len(head) > 1:
+            length = head[1] & ~_MASKED
+            length_bytes = _LENGTH_BYTES.get(length, 0)
         if len(head) < 2 + length_bytes:
             self._partial_head = head
             return len(data)
-        length = int.from_bytes(head[2 : 2 + length_bytes]) if length_bytes else head[1] & ~_MASKED
-        mask_bytes = _MASK_BYTES if head[1] & _MASKED else 0
+        if length_bytes:
+            length = int.from_bytes(head[2 : 2 + length_bytes])
         if not head[0] & _CONTROL:
             self._in_fragments = not head[0] & _FINAL
-        frame_end = start + 2 + length_bytes + mask_bytes + length
+        frame_end = start + 2 + length_bytes + length
+        if head[1] & _MASKED:
+            frame_end += _MASK_BYTES
         end = min(frame_end, len(data))
         self._remaining = frame_end - end
         return end

@@ -276,16 +276,13 @@ class MessageConnection(Connection):
         elif frame.opcode is Opcode.TEXT:
             self.close_with(1003, "only binary messages")
         elif frame.opcode is Opcode.BINARY or self._fragments:
-            self._collect(frame, self.receiver)
-
-    def _collect(self, frame: Frame, receiver: Receiver) -> None:
-        self._fragments.append(bytes(frame.data))
-        if frame.fin:
-            message, self._fragments = b"".join(self._fragments), []
-            self._received += 1
-            receiver.on_message(message)
-        elif len(self._fragments) > _MAX_FRAGMENTS:
-            self.close_with(1002, "too many fragments")
+            self._fragments.append(bytes(frame.data))
+            if frame.fin:
+                message, self._fragments = b"".join(self._fragments), []
+                self._received += 1
+                self.receiver.on_message(message)
+            elif len(self._fragments) > _MAX_FRAGMENTS:
+                self.close_with(1002, "too many fragments")
 
     async def keepalive(self) -> None:
         """Send a ping at intervals, and close where the peer then is silent.
@@ -354,7 +351,7 @@ class MessageConnection(Connection):
         """Write the collected messages of one event-loop iteration at once."""
         parts = self.protocol.data_to_send()
         if parts:
-            self.transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
+            self.transport.write(b"".join(parts))
 
     async def drained(self) -> None:
         """Wait until the send queue is empty or the connection is closed."""
@@ -388,13 +385,15 @@ class MessageConnection(Connection):
         """
 
     def _report_unread(self) -> None:
-        queue, size = self._send_queue, 0
+        size = 0
         if self._is_closing:
             self._send_queue = None  # it is never written
             self.is_behind = self.paused
         else:
-            size = self.transport.get_write_buffer_size() if self.paused else 0
-            size += 0 if queue is None else queue.held_bytes
+            if self.paused:
+                size = self.transport.get_write_buffer_size()
+            if self._send_queue is not None:
+                size += self._send_queue.held_bytes
         self.unread_changed(size)
 
     def _ensure_queue(self) -> SendQueue:
@@ -404,15 +403,13 @@ class MessageConnection(Connection):
 
     def offer_message(self, data: bytes, ticket: Ticket) -> bool:
         """Send a message, or refuse it at once if the peer is too far behind."""
-        if self.is_behind and not self._may_queue(len(data)):
-            return False
+        if self.is_behind:
+            queue = self._send_queue
+            if queue is not None and queue.bytes + len(data) > _REFUSABLE_BYTES:
+                return False
+            if not self.may_wait(len(data)):
+                return False
         return self.send_message(data, ticket)
-
-    def _may_queue(self, size: int) -> bool:
-        queue = self._send_queue
-        if queue is not None and queue.bytes + size > _REFUSABLE_BYTES:
-            return False
-        return self.may_wait(size)
 
     def may_wait(self, size: int) -> bool:
         """Whether so many bytes of another participant may be added to what waits for this peer."""
