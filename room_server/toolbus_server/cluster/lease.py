@@ -181,11 +181,7 @@ class Lease:
     """
 
     def __init__(
-        self,
-        node_id: str,
-        redis: RedisClient,
-        family: str = "",
-        refusals: RefusalLog | None = None,
+        self, node_id: str, redis: RedisClient, family: str = "", refusals: RefusalLog | None = None
     ) -> None:
         self.node_id = node_id
         self.ends_at: float = 0.0
@@ -244,10 +240,7 @@ class Lease:
         return answer
 
     async def renew(self, duration_s: float) -> Renewal:
-        """Renew the lease, or acquire it.
-
-        Args:
-            duration_s: Seconds from now until it expires.
+        """Renew the lease, or acquire it, so that it expires in `duration_s` seconds.
 
         Raises:
             NameHeld: Another node has this one's name.
@@ -291,11 +284,8 @@ class Lease:
     async def release(self, rooms_key: str) -> None:
         """Release the lease; other nodes withdraw at once what this one published.
 
-        Args:
-            rooms_key: The key of the rooms that this node holds; without any, nothing is left.
-
-        Raises:
-            RedisUnavailable: There was no answer, or there is no lease.
+        Nothing is left if this node holds no rooms. Raises `RedisUnavailable` without an answer or
+        a lease.
         """
         keys = (LEASES_KEY, _VERSION_KEY, _ENDED_KEY, rooms_key, _ADDRESSES_KEY)
         await self.script("leave", keys, self.node_id)

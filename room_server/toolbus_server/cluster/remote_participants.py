@@ -21,12 +21,7 @@ from toolbus_server.cluster.replication_codec import (
     unpack_participant,
 )
 from toolbus_server.registry.generations import Claim
-from toolbus_server.registry.models import (
-    Identity,
-    Participant,
-    name_between,
-    read_name_between,
-)
+from toolbus_server.registry.models import Identity, Participant, name_between, read_name_between
 from toolbus_server.rooms.hub import Hub, OpenRoom
 from toolbus_server.rooms.scheduling import Ended, Lane
 

@@ -396,16 +396,9 @@ class ReplicatedRoom:
     ) -> asyncio.Future[None]:
         """Replace the room by its state in Redis, and publish what differs at this node.
 
-        A large room is loaded in slices; deltas that arrive meanwhile are applied after it.
-
-        Args:
-            version: The room's version.
-            node_id: The id of this node.
-            facts: The room's facts in Redis.
-            now_ms: The clock of Redis.
-
-        Returns:
-            Done when the room is loaded, or need not be any more.
+        A large room is loaded in slices; deltas that arrive meanwhile are applied after it. The
+        future is done when the room is loaded, or need not be any more. `now_ms` is the clock of
+        Redis.
         """
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._updates.run(self._load(version, node_id, facts, now_ms), partial(_settle, done))

@@ -279,13 +279,8 @@ def run(
 ) -> None:
     """Run a server until SIGTERM or SIGINT, then drain it; a second signal ends the process.
 
-    Args:
-        options: The options of `toolbus serve`.
-        settings: The settings that follow from the options.
-        variables: The environment.
-        announce: Called with the server's URL once it listens.
-        supervisor: For a worker: the descriptor of a pipe whose end means stop. A worker shares
-            its port with the other workers.
+    `announce` is called with the server's URL once it listens. A worker shares its port with the
+    other workers; `supervisor` is the descriptor of a pipe whose end means that it stops.
 
     Raises:
         UsageError: The address is not available.
@@ -335,10 +330,7 @@ async def _serve(
 def log_to_stderr(node: str = "", output: LogOutput | None = None) -> None:
     """Write log records to stderr, each with the node's name if one is given.
 
-    Args:
-        node: The node's name.
-        output: What is logged, and how; by default warnings as text, unless the options of this
-            command have chosen.
+    By default these are warnings as text, unless the options of this command have chosen.
     """
     if not logging.root.handlers:
         (output or LogOutput()).start(node)

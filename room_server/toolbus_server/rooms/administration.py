@@ -109,11 +109,7 @@ class Administration:
         self._other_nodes = other_nodes
         self._actions: dict[
             str, Callable[[Participant, dict[str, Any]], _Reply | Awaitable[_Reply]]
-        ] = {
-            "rooms": self._rooms,
-            "kick": self._kick,
-            "revoke": self._revoke,
-        }
+        ] = {"rooms": self._rooms, "kick": self._kick, "revoke": self._revoke}
 
     def handle(self, admin: Participant, request: Admin) -> _Reply | Awaitable[_Reply]:
         """Carry out an administrator's request.

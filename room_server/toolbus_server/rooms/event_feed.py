@@ -35,12 +35,7 @@ from toolbus_server.rooms.room_changes import (
 )
 from toolbus_server.rooms.scheduling import FairScheduler, pack_once
 
-__all__ = [
-    "EventFeed",
-    "EventFeeds",
-    "participant_summary",
-    "toolkit_summary",
-]
+__all__ = ["EventFeed", "EventFeeds", "participant_summary", "toolkit_summary"]
 
 _logger = bounded_logger(__name__)
 # Names have up to 64 bytes, and an event is all header, which has at most 64 KiB.

@@ -12,10 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from toolbus.auth.grants import ToolPatterns, is_toolkit_name
-from toolbus.errors import (
-    NotFound,
-    TooLarge,
-)
+from toolbus.errors import NotFound, TooLarge
 from toolbus.wire import (
     MAX_ATTRIBUTES_BYTES,
     MAX_DEPTH,

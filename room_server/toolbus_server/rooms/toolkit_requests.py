@@ -24,14 +24,7 @@ from toolbus.errors import (
     QuotaExceeded,
     Unavailable,
 )
-from toolbus.wire import (
-    Describe,
-    ListToolkits,
-    Register,
-    Subscribe,
-    ToolManifest,
-    Unregister,
-)
+from toolbus.wire import Describe, ListToolkits, Register, Subscribe, ToolManifest, Unregister
 from toolbus_server import identity_usage
 from toolbus_server.calls.call_state import Offer
 from toolbus_server.calls.delegation import callers_behind, readers_of, resolve_for
@@ -50,12 +43,7 @@ from toolbus_server.registry.call_checks import (
 )
 from toolbus_server.registry.generations import Claim
 from toolbus_server.registry.issuers import Issuers
-from toolbus_server.registry.models import (
-    Generation,
-    Identity,
-    Participant,
-    RegisteredToolkit,
-)
+from toolbus_server.registry.models import Generation, Identity, Participant, RegisteredToolkit
 from toolbus_server.registry.packed_manifest import toolkit_name_of
 from toolbus_server.registry.tool_visibility import Listing, Steps
 from toolbus_server.registry.toolkit_definition import (

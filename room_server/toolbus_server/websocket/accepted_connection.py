@@ -25,11 +25,7 @@ from toolbus_server.access.connection_limits import (
 )
 from toolbus_server.access.unread_memory import UnreadMemory, write_limit_of
 from toolbus_server.identity_usage import IdentityUsage
-from toolbus_server.websocket.request_reader import (
-    InvalidRequest,
-    RequestReader,
-    RequestTooLarge,
-)
+from toolbus_server.websocket.request_reader import InvalidRequest, RequestReader, RequestTooLarge
 
 __all__ = ["AcceptedConnection", "Handshakes"]
 

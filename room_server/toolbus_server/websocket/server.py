@@ -22,11 +22,7 @@ from websockets.typing import Subprotocol
 from toolbus.auth.tokens import KeyRing
 from toolbus.bounded_logging import bounded_logger
 from toolbus.forked_children import keep_from_children
-from toolbus.transport.websocket import (
-    CLOSE_TIMEOUT_S,
-    WRITE_LIMIT_BYTES,
-    RedactingLogger,
-)
+from toolbus.transport.websocket import CLOSE_TIMEOUT_S, WRITE_LIMIT_BYTES, RedactingLogger
 from toolbus.wire import LIMIT_HEADER, PROTOCOL_HEADER, SUBPROTOCOL
 from toolbus_server.access.admission import Admission, Admitted, offered_bearer
 from toolbus_server.access.connection_limits import (

@@ -157,11 +157,7 @@ class Session:
     """A participant in a room."""
 
     def __init__(
-        self,
-        transport: ServerTransport,
-        admitted: Admitted,
-        hub: Hub,
-        services: SessionServices,
+        self, transport: ServerTransport, admitted: Admitted, hub: Hub, services: SessionServices
     ) -> None:
         self.connection = Connection(
             admitted.participant,

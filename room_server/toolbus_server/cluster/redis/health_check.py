@@ -68,9 +68,7 @@ _SUPPORTED = "nodes need Redis 7 or Valkey 8, or newer"
 def acl_rule(user: str = "toolbus", *, has_database: bool = False) -> str:
     """Build the command that creates a user with exactly the rights that a node needs.
 
-    Args:
-        user: The user's name.
-        has_database: Whether the nodes use another database than 0.
+    With `has_database` the nodes use another database than 0.
     """
     commands = _script_commands() | _ON_CHANNELS | _SENT
     if has_database:
