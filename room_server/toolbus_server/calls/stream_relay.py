@@ -304,7 +304,12 @@ class StreamRelay:
             most = min(direction.sent_chunks + _MAX_AHEAD_CHUNKS, direction.allowed_chunks)
             window.chunks = max(window.chunks, most)
         if window.bytes - direction.sent_bytes <= direction.window_bytes // 2:
-            most = min(direction.sent_bytes + _allowed_ahead(direction), direction.allowed_bytes)
+            # Within the budget of the reader the sender may be further ahead of what was written.
+            reader, ahead = direction.reader, FLOOR_BYTES
+            others = reader.outstanding_bytes - direction.outstanding_bytes
+            if others + direction.window_bytes <= READER_BUDGET_BYTES and not reader.port.is_behind:
+                ahead = direction.window_bytes
+            most = min(direction.sent_bytes + ahead, direction.allowed_bytes)
             window.bytes = max(window.bytes, most)
         _account(direction)
         if before == (window.chunks, window.bytes):
@@ -408,14 +413,6 @@ def _input_of(call: InFlightCall) -> StreamDirection:
         window_bytes=FLOOR_BYTES,
         is_input=True,
     )
-
-
-def _allowed_ahead(direction: StreamDirection) -> int:
-    """Compute how many bytes a sender may be ahead of what was written to the reader."""
-    reader = direction.reader
-    others = reader.outstanding_bytes - direction.outstanding_bytes
-    is_within_budget = others + direction.window_bytes <= READER_BUDGET_BYTES
-    return direction.window_bytes if is_within_budget and not reader.port.is_behind else FLOOR_BYTES
 
 
 def _account(direction: StreamDirection) -> None:
