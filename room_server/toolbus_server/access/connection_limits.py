@@ -163,8 +163,8 @@ class TrustedProxies:
         """
         for entry in reversed(",".join(headers).rsplit(",", _MAX_ADDRESSES)[-_MAX_ADDRESSES:]):
             address = _without_port(entry.strip())
-            client = "" if "%" in address else address_of((address,))
-            if not client:
+            client = address_of((address,))
+            if not client or "%" in address:
                 break
             if not self.include(address):
                 return client

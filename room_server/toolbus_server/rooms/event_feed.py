@@ -158,12 +158,9 @@ class EventFeed:
             yield
 
     def start(self, topics: Iterable[str], latest_change: int) -> None:
-        """Send the events of these topics from now on.
+        """Send the events of these topics from now on, for which the subscriber has the grants.
 
-        Args:
-            topics: Those that the subscriber asked for and has the grants for.
-            latest_change: The number of the room's last change; earlier ones of participants are
-                not sent.
+        Changes of participants up to the number of the room's last change are not sent.
         """
         self._topics = frozenset(topics)
         self._has_started = True
@@ -403,9 +400,6 @@ class EventFeeds:
         feed.start(topics, self._changes.latest)
         if participant.rights is not rights:
             feed.update_grants()
-        self._add(participant, feed)
-
-    def _add(self, participant: Participant, feed: EventFeed) -> None:
         if participant.id in self._feeds:
             self._feeds[participant.id].close()
         self._feeds[participant.id] = feed

@@ -184,7 +184,9 @@ class _Forwarder:
                 lambda f, at=read_at, draw=draw: at + f.latency_s + draw * f.jitter_s  # type: ignore[misc]  # bound now
             )
             if not data:
-                await self.direction.until(lambda f: math.inf if self._drops_end(f) else 0)
+                await self.direction.until(
+                    lambda f: math.inf if (f.lost or f.stalled) and not self.is_cut else 0
+                )
                 break
             await self._write(memoryview(data))
             self._buffered_bytes -= len(data)
@@ -195,9 +197,6 @@ class _Forwarder:
             self._target.reset()
         else:
             self._target.send_end()
-
-    def _drops_end(self, faults: Faults) -> bool:
-        return (faults.lost or faults.stalled) and not self.is_cut
 
     async def _write(self, data: memoryview) -> None:
         while data:
