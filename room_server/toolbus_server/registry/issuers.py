@@ -63,12 +63,9 @@ class Issuers:
         return self.alias_of(named.issuer)
 
     def identity_of(self, text: str, sender: Identity, option: str) -> Identity:
-        """Return the identity that a text of a request names.
+        """Return the identity that a text of a request names: a name, or `alias/name`.
 
-        Args:
-            text: A name, or `alias/name`.
-            sender: The identity that sent the request.
-            option: The path of the text in the request.
+        `option` is the path of the text in the request.
 
         Raises:
             InvalidArguments: No issuer has that alias. The message has the sender's own alias;
@@ -91,12 +88,9 @@ class Issuers:
         )
 
     def identity_with(self, text: str, issuer: str, option: str) -> Identity:
-        """Return the identity that a text names together with an issuer.
+        """Return the identity that a text names together with an issuer, which may be unknown.
 
-        Args:
-            text: A name of this issuer, or `alias/name` with its alias.
-            issuer: The issuer, which need not be known.
-            option: The path of the text in the request.
+        `option` is the path of the text in the request.
 
         Raises:
             InvalidArguments: The alias in the text is that of another issuer.

@@ -152,11 +152,8 @@ class RoomState:
     ) -> list[ToolkitChange]:
         """Restore a reservation that was made before this node held the room.
 
-        Args:
-            owner: The identity that may register the name again.
-            generation: The last one that served; it has no hosts.
-            public: Whether the whole room sees it.
-            last_number: The highest number of a generation that the owner had used.
+        `generation` is the last one that served, and has no hosts. `last_number` is the highest
+        number of a generation that the owner had used.
 
         Returns:
             What changed: nothing if the name is taken, or its owner has too many reserved names.
@@ -299,9 +296,11 @@ class RoomState:
     ) -> Generation | None:
         """Find the highest generation, below a number, of another definition with another host."""
         toolkit = self.own(participant.identity, definition.name, public)
+        if toolkit is None:
+            return None
         others = (
             generation
-            for generation in reversed(toolkit.generations if toolkit else [])
+            for generation in reversed(toolkit.generations)
             if generation.definition.digest != definition.digest
             and generation.hosts != [participant]
             and generation.number < below
