@@ -532,21 +532,18 @@ class ServerTransport(MessageConnection, ServerConnection):
             return
         began = perf_counter()  # uvloop's own clock does not advance within an iteration
         while self._backlog and perf_counter() - began < _MIN_SLICE_S:
-            self._process_part()
+            wanted = self._cutter.wanted
+            size = wanted or self._slice_bytes
+            part, self._backlog = self._backlog[:size], self._backlog[size:]
+            part_began = perf_counter()
+            super().data_received(bytes(part))
+            if not wanted:
+                fit = len(part) * _SLICE_S / max(perf_counter() - part_began, 1e-6)
+                self._slice_bytes = int(min(max(fit, _MIN_SLICE_BYTES), 2 * size, _MAX_SLICE_BYTES))
         if self._backlog:
             self.loop.call_soon(self._process_slice)
         elif not self.transport.is_closing():
             self.transport.resume_reading()
-
-    def _process_part(self) -> None:
-        wanted = self._cutter.wanted
-        size = wanted or self._slice_bytes
-        part, self._backlog = self._backlog[:size], self._backlog[size:]
-        began = perf_counter()
-        super().data_received(bytes(part))
-        if not wanted:
-            fits = len(part) * _SLICE_S / max(perf_counter() - began, 1e-6)
-            self._slice_bytes = int(min(max(fits, _MIN_SLICE_BYTES), 2 * size, _MAX_SLICE_BYTES))
 
 
 class ClientTransport(MessageConnection, ClientConnection):
