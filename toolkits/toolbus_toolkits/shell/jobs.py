@@ -133,11 +133,7 @@ class Output(_Ends):
 
 
 class Excerpt(_Ends):
-    """The beginning and the end of one of the streams of a command, for its result.
-
-    Args:
-        output: The whole output, to which it is appended too.
-    """
+    """The beginning and the end of a stream of a command; all of it is appended to the output."""
 
     def __init__(self, output: Output) -> None:
         super().__init__(MAX_CHARS, MAX_CHARS)
@@ -174,9 +170,7 @@ class Excerpt(_Ends):
     def shown(self, limit: int, job: str) -> str:
         """Return it within a limit of characters; without its middle where it is longer.
 
-        Args:
-            limit: More than the line takes that stands for the middle.
-            job: The job that has all of it, to be named in that line.
+        The line that stands for the middle takes less, and names the job that has all of it.
         """
         if self.wanted() <= limit:
             return visible(self.head())
@@ -231,18 +225,13 @@ class WrittenLines:
         if self._assessed and self._assessed.get(text) != self._unfinished:
             message = "another text was written to this job since this one was judged: nothing was"
             raise ToolFailed(f"{message} written, call it again", details={"reason": "changed"})
-        lines = self._unfinished + text
-        is_whole = lines.endswith("\n") and not read_line(lines, {}).faults
-        self._unfinished = "" if is_whole else lines
+        self._unfinished += text
+        if self._unfinished.endswith("\n") and not read_line(self._unfinished, {}).faults:
+            self._unfinished = ""
 
 
 class Job:
-    """One command, with its output and its end.
-
-    Args:
-        command: The command line.
-        max_bytes: It is killed when it has written more; None means unlimited.
-    """
+    """One command line, with its output and its end. What writes over `max_bytes` is killed."""
 
     def __init__(self, command: str, max_bytes: int | None = None) -> None:
         self.command = command
@@ -251,6 +240,7 @@ class Job:
         self.output = Output()
         self.stdout = Excerpt(self.output)
         self.stderr = Excerpt(self.output)
+        self.streams: dict[str, Excerpt] = {"stdout": self.stdout, "stderr": self.stderr}
         self.bytes: int = 0
         """That it has written."""
         self.exit: int | None = None
@@ -281,7 +271,7 @@ class Job:
     def receive(self, stream: str, data: bytes) -> None:
         """Take a piece of its output. One that writes too much is killed, a fast one paused."""
         self.bytes += len(data)
-        (self.stdout if stream == "stdout" else self.stderr).feed(data)
+        self.streams[stream].feed(data)
         process = self.process
         if process is not None:  # its first output may come while it is being started
             is_too_much = self._max_bytes is not None and self.bytes > self._max_bytes
@@ -333,16 +323,12 @@ class Job:
         if self._ended_at is None:
             self.exit = exit
             self._ended_at = time.monotonic()
-            self.stdout.feed(b"", is_last=True)
-            self.stderr.feed(b"", is_last=True)
+            for excerpt in self.streams.values():
+                excerpt.feed(b"", is_last=True)
 
 
 class Jobs:
-    """The jobs of one toolkit.
-
-    Args:
-        max_running: Of one asker at a time.
-    """
+    """The jobs of one toolkit, of which some of one asker run at a time."""
 
     def __init__(self, max_running: int) -> None:
         self._max_running = max_running
@@ -361,7 +347,13 @@ class Jobs:
         Raises `ToolFailed` if the asker, or all together, run as many jobs as they may, and what
         `start` raises.
         """
-        self._check_room(asker)
+        running = [job.id for job in self.of(asker) if job.is_running]
+        if len(running) >= self._max_running:
+            text = f"as many of your jobs are running as may be ({len(running)}): stop one of "
+            raise ToolFailed(text + ", ".join(running), details={"reason": "too_many_jobs"})
+        if len(self._running) >= _MAX_RUNNING:
+            text = "this host runs as many jobs as it may, of all callers: try again later"
+            raise ToolFailed(text, retryable=True, details={"reason": "too_many_jobs"})
         self._add(asker, job)
         self._running[job] = None  # it takes its place before it is started
         try:
@@ -403,15 +395,6 @@ class Jobs:
         self._jobs.clear()
         self._last_ids.clear()
         self._ended.clear()
-
-    def _check_room(self, asker: Asker) -> None:
-        running = [job.id for job in self.of(asker) if job.is_running]
-        if len(running) >= self._max_running:
-            text = f"as many of your jobs are running as may be ({len(running)}): stop one of "
-            raise ToolFailed(text + ", ".join(running), details={"reason": "too_many_jobs"})
-        if len(self._running) >= _MAX_RUNNING:
-            text = "this host runs as many jobs as it may, of all callers: try again later"
-            raise ToolFailed(text, retryable=True, details={"reason": "too_many_jobs"})
 
     def _add(self, asker: Asker, job: Job) -> None:
         number = 1 + max(self._last_ids.get(asker, 0), *(int(own.id) for own in self.of(asker)), 0)

@@ -162,33 +162,28 @@ class ShellTools:
             background: Return at once, with a job that goes on: see `read`, `write` and `stop`.
         """
         try:
-            return await self._run_line(context, command, timeout_s, background)
+            _check(command)
+            asker = asker_of(context)
+            begun = self._sessions.begin(asker, command)
+            if background:
+                return await self._run_as_job(context, command, begun)
+            job = Job(command, _MAX_OUTPUT_BYTES)
+            seconds = seconds_to_answer(context, timeout_s)
+            notes: list[str] = []
+            with closing(_Progress(context, job)), self._sessions.dumping() as dump:
+                bash = (*self._bash, command)
+                if dump is not None:
+                    bash = (*self._bash, dump.script, self._bash[0], command)
+                timed_out = await self._run_job(context, job, begun, seconds, bash)
+                if job.is_killed_for_output:
+                    notes.append(f"it was ended: it wrote more than {_MAX_OUTPUT_BYTES:,} bytes")
+                if dump is not None:
+                    notes += self._sessions.save(asker, dump)
+            return self._result(asker, job, timed_out, notes)
         except ToolFailed as error:  # all of these come before a command is started
             error.executed = "no"
             context.refuse(error)
             raise
-
-    async def _run_line(
-        self, context: ToolContext, command: str, timeout_s: float, background: bool
-    ) -> CommandResult:
-        _check(command)
-        asker = asker_of(context)
-        begun = self._sessions.begin(asker, command)
-        if background:
-            return await self._run_as_job(context, command, begun)
-        job = Job(command, _MAX_OUTPUT_BYTES)
-        seconds = seconds_to_answer(context, timeout_s)
-        notes: list[str] = []
-        with closing(_Progress(context, job)), self._sessions.dumping() as dump:
-            bash = (*self._bash, command)
-            if dump is not None:
-                bash = (*self._bash, dump.script, self._bash[0], command)
-            timed_out = await self._run_job(context, job, begun, seconds, bash)
-            if job.is_killed_for_output:
-                notes.append(f"it was ended: it wrote more than {_MAX_OUTPUT_BYTES:,} bytes")
-            if dump is not None:
-                notes += self._sessions.save(asker, dump)
-        return self._result(asker, job, timed_out, notes)
 
     async def _run_job(
         self,
@@ -393,8 +388,8 @@ class _Progress:
 
     def _emit(self) -> None:
         self._timer = None
-        streams = {"stdout": self._job.stdout, "stderr": self._job.stderr}
-        self._context.emit({name: stream.last(_PROGRESS_CHARS) for name, stream in streams.items()})
+        streams = self._job.streams.items()
+        self._context.emit({name: stream.last(_PROGRESS_CHARS) for name, stream in streams})
 
     def close(self) -> None:
         """Emit nothing more."""
