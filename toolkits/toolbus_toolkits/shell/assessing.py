@@ -135,12 +135,12 @@ def _verdicts(
                 _change_directory(found.command, found.effect, resolver, environment)
             if resolver.directories == before or None in resolver.directories:
                 break
-    leading = 0 if repeats else _leading_changes(line, commands)
+    leading = _leading_changes(line, commands)
     verdicts = []
     for number, found in enumerate(commands):
         command, effect = found.command, found.effect
         verdicts.append(judge_command(command, effect, resolver, environment))
-        is_certain = number < leading
+        is_certain = number < leading and not repeats
         _change_directory(command, effect, resolver, environment, is_certain=is_certain)
     # A symlink that one command may put somewhere leads the others away.
     for placing in verdicts:

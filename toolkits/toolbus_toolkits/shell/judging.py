@@ -246,10 +246,10 @@ def _globs_hidden(command: SimpleCommand, resolver: PathResolver) -> bool:
     texts = [word.known for word in command.words]
     # Joined with its option a glob stands in one word, else in the next one.
     for text in (*texts, *map("\n".join, pairwise(texts))):
-        option = _GLOB_OPTION.match(text)
-        name = text[option.end() :] if option else ""
-        if name.endswith(("*", "]")) or resolver.sensitive(Target(name, None), writes=False):
-            return True
+        if option := _GLOB_OPTION.match(text):
+            name = text[option.end() :]
+            if name.endswith(("*", "]")) or resolver.sensitive(Target(name, None), writes=False):
+                return True
     return False
 
 
@@ -291,9 +291,10 @@ def _judge_changes(
     verdict: Verdict, resolver: PathResolver, directories: tuple[str | None, ...]
 ) -> None:
     effect = verdict.effect
-    changes = list(effect.changes or ())
-    sources = [] if effect.changes is None else list(verdict.reads)
-    for word in changes:
+    if effect.changes is None:
+        return
+    sources = list(verdict.reads)
+    for word in effect.changes:
         targets = resolver.targets(word, directories)
         _judge_written(verdict, targets, resolver)
         if word.is_pattern and word.value is not None:
@@ -304,26 +305,28 @@ def _judge_changes(
                 _judge_written(verdict, resolver.targets(start, directories), resolver)
         sources += targets
     # Copied into a folder, a file keeps its name there: `cp other/.gitconfig .`
-    if not effect.reads and len(changes) < 2:
+    if not effect.reads and len(effect.changes) < 2:
         return
     folders = [edit.path for edit in verdict.edits if edit.path and os.path.isdir(edit.path)]
     for folder in dict.fromkeys(folders):
         for source in sources:
-            if source.path is not None and source.path != folder:
-                name = source.text.rstrip("/").rpartition("/")[2]
-                copy = os.path.join(folder, "" if name in ("", ".", "..") else name)
-                is_read = source in verdict.reads
-                _judge_copy(verdict, source.path if is_read else None, copy, resolver)
+            if source.path not in (None, folder):
+                _judge_copy(verdict, source, folder, resolver)
 
 
-def _judge_copy(verdict: Verdict, source: str | None, copy: str, resolver: PathResolver) -> None:
-    """Judge the path that a file or folder gets, and those of all below a folder that is copied."""
+def _judge_copy(verdict: Verdict, source: Target, folder: str, resolver: PathResolver) -> None:
+    """Judge the path that a file or folder gets in a folder, and those of all that is below it."""
+    name = source.text.rstrip("/").rpartition("/")[2]
+    if name in (".", ".."):
+        name = ""
+    copy = os.path.join(folder, name)
     copies = [copy]
     # Into a folder that is there already, the rest may follow symlinks of it.
-    if source is not None and os.path.isdir(source) and os.path.isdir(copy):
-        start = len(source.rstrip("/")) + 1
-        copies += (os.path.join(copy, path[start:]) for path in resolver.below(source))
-    _judge_written(verdict, [Target(path, resolver.resolved(path)) for path in copies], resolver)
+    path = source.path
+    if path is not None and source in verdict.reads and os.path.isdir(path) and os.path.isdir(copy):
+        start = len(path.rstrip("/")) + 1
+        copies += (os.path.join(copy, inner[start:]) for inner in resolver.below(path))
+    _judge_written(verdict, [Target(text, resolver.resolved(text)) for text in copies], resolver)
 
 
 def _judge_deletion(
@@ -353,12 +356,9 @@ def _judge_deletion(
 
 
 def _has_option(command: SimpleCommand, letters: str, long: str) -> bool:
-    """Whether a command has an option, also among others (`-fr`) and cut (`--recurs`).
+    """Whether a command has one of some letters as an option, also among others (`-fr`).
 
-    Args:
-        command: The command.
-        letters: The short options that count.
-        long: The long one; "" for any.
+    Or a long option, also if it is cut (`--recurs`); "" is any long one.
     """
     for word in command.words[1:]:
         value = word.known

@@ -80,9 +80,7 @@ def all_commands(
 ) -> Iterator[LineCommand | None]:
     """Yield each command of a line, and those that it starts; None at a limit.
 
-    Args:
-        commands: The commands of the line.
-        outer: What the line reads.
+    What the line itself reads is `outer`.
     """
     left = [(command, outer, 0) for command in reversed(commands)]
     count = 0
@@ -182,7 +180,12 @@ def commands_inside(found: LineCommand) -> Iterator[LineCommand]:
 def _inside(found: LineCommand, depth: int) -> Iterator[LineCommand]:
     if depth > MAX_DEPTH:
         return
-    for other in chain(_in_same(found), _in_tails(found), _in_texts(found)):
+    same = (
+        other or _unknown(command)
+        for command in found.effect.same
+        for other in all_commands((command,), found.input)
+    )
+    for other in chain(same, _in_tails(found), _in_texts(found)):
         yield other
         yield from _inside(other, depth + 1)
 
@@ -190,12 +193,6 @@ def _inside(found: LineCommand, depth: int) -> Iterator[LineCommand]:
 def _unknown(command: SimpleCommand) -> LineCommand:
     unknown = unknown_command(command.source)
     return LineCommand(unknown, effect_of(unknown), None)
-
-
-def _in_same(found: LineCommand) -> Iterator[LineCommand]:
-    for command in found.effect.same:
-        for other in all_commands((command,), found.input):
-            yield other or _unknown(command)
 
 
 def _in_tails(found: LineCommand) -> Iterator[LineCommand]:

@@ -86,11 +86,7 @@ class PathResolver:
             return None
 
     def entered(self, word: Word | None) -> tuple[str | None, ...]:
-        """Return the directories that a change of directory may lead to.
-
-        Args:
-            word: The directory; None for the home.
-        """
+        """Return the directories that a change to a directory, or to the home, may lead to."""
         if word is None:
             return (self._home,)
         if word.value == "-":
@@ -106,10 +102,7 @@ class PathResolver:
     def enter(self, directories: Iterable[str | None], *, is_certain: bool = False) -> None:
         """Let the line be in directories from now on.
 
-        Args:
-            directories: One of them it is in.
-            is_certain: Whether what follows runs only if the change succeeded; else the line may
-                still be where it was.
+        Unless it is certain that what follows runs only after the change, it may be where it was.
         """
         before = () if is_certain else self.directories
         found = tuple(dict.fromkeys((*before, *directories)))
@@ -118,11 +111,7 @@ class PathResolver:
     def targets(
         self, word: Word, directories: tuple[str | None, ...] | None = None
     ) -> tuple[Target, ...]:
-        """Return the files that a word may name.
-
-        Args:
-            word: The word; nothing for an empty one.
-            directories: Where the command is; where the line may be by default.
+        """Return the files that a word may name; by default where the line may be.
 
         Raises `TooMuch` for a pattern with too many files, and `TooManyWords`.
         """
@@ -131,9 +120,7 @@ class PathResolver:
             written = word.source.translate(_WITHOUT_QUOTES)
             why = "is known only when the line runs"
             return tuple(Target(text, None, why) for text in {written, word.prefix})
-        if not word.value:
-            return ()
-        if _DESCRIPTORS.fullmatch(word.value):
+        if not word.value or _DESCRIPTORS.fullmatch(word.value):
             return ()
         found = []
         for directory in directories or self.directories:
@@ -200,12 +187,7 @@ class PathResolver:
                 yield entry
 
     def below(self, folder: str, *, hidden: bool = True) -> Iterator[str]:
-        """Yield all paths below a folder, through symlinks too. Raises `TooMuch`.
-
-        Args:
-            folder: The folder, resolved.
-            hidden: Whether names that begin with a dot count.
-        """
+        """Yield all paths below a resolved folder, through symlinks too. Raises `TooMuch`."""
         left = [folder]
         entered = {folder}
         while left:
