@@ -108,11 +108,9 @@ def effect_of(command: SimpleCommand) -> Effect:
 
 
 def reaches_further(command: SimpleCommand, described: Sequence[str]) -> bool:
-    """Whether an option of a command may run a program or lead elsewhere, apart from some.
+    """Whether an option of a command may run a program or lead elsewhere.
 
-    Args:
-        command: The command.
-        described: The words that a person has seen: an option among them counts nothing.
+    An option among the words described counts nothing: a person has seen it.
     """
     return may_get_program_options(command, ROWS) or not all(
         any(word == option.word.known or word.startswith(option.name) for word in described)

@@ -125,7 +125,6 @@ ROWS: tuple[Command, ...] = (
 SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
     "tar": _tar,
     "zip": asking("writes an archive"),
-    "7z": asking("packs or unpacks files"),
-    "cpio": asking("packs or unpacks files"),
+    "7z, cpio": asking("packs or unpacks files"),
     "ar": asking("changes an archive"),
 }

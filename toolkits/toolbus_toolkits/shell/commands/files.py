@@ -216,24 +216,22 @@ _ROOT = re.compile(r"/*|/+[^/]+/*|~[^/]*/*|\.\.(?:/+\.\.)*/*")
 def _below(folder: Word, path: Word) -> Word:
     """Return where a file arrives that is put into a folder: `cp a/b folder` writes `folder/b`."""
     source = f"{folder.source}/{path.source}"
-    name = None if path.value is None else path.value.rstrip("/").rpartition("/")[2]
-    if folder.value is None or folder.is_pattern or name in (None, "", ".", ".."):
+    name = (path.value or "").rstrip("/").rpartition("/")[2]
+    if folder.value is None or folder.is_pattern or name in ("", ".", ".."):
         prefix = folder.prefix if folder.value is None else f"{folder.value}/"
         return Word(source, None, prefix=prefix)
     return Word(source, f"{folder.value}/{name}", is_pattern=path.is_pattern)
 
 
-def _changes(why: str, *, deletes: bool = False) -> Callable[[Arguments], Effect]:
-    def effect(arguments: Arguments) -> Effect:
-        operands = arguments.operands
-        return Effect(
-            why=why,
-            reads=arguments.paths(),
-            changes=operands,
-            deletes=operands if deletes else (),
-        )
+def _changes(why: str) -> Callable[[Arguments], Effect]:
+    return lambda arguments: Effect(why=why, reads=arguments.paths(), changes=arguments.operands)
 
-    return effect
+
+def _removes(arguments: Arguments) -> Effect:
+    operands = arguments.operands
+    return Effect(
+        why="it deletes files", reads=arguments.paths(), changes=operands, deletes=operands
+    )
 
 
 def _sources(arguments: Arguments) -> tuple[Sequence[Word], Sequence[Word]]:
@@ -333,44 +331,37 @@ _DD_DEVICES = re.compile(r"/dev/(?:null|stdout|stderr|fd/[0-9]+)")
 
 
 def _dd(command: SimpleCommand) -> Effect:
-    reads: list[Word] = []
-    changes: list[Word] = []
+    files: dict[str, list[Word]] = {"if": [], "of": []}
     fault = "a word is added when it runs" if command.takes_more else ""
     for word in command.words[1:]:
         text = word.known
         name, _, path = text.partition("=")
         if may_be_several(word) and not text.startswith("if="):
             fault = fault or f"`{word.source}` may become an operand of `dd`"
-        if name in ("if", "of"):
-            value = None if word.value is None else path
-            found = replace(word, source=path or word.source, value=value, prefix=path)
-            (reads if name == "if" else changes).append(found)
+        if name in files:
+            value = word.value and path
+            files[name].append(replace(word, source=path or word.source, value=value, prefix=path))
         elif word.value is None or not _DD_WORDS.fullmatch(text):
             fault = fault or f"`{word.source}` of `dd` is not known"
-    for target in changes:
+    for target in files["of"]:
         path = target.known
         if path.startswith("/dev/") and not _DD_DEVICES.fullmatch(path):
             return Effect(why="it writes to a device", immune=f"it writes to the device `{path}`")
     if fault:
         return Effect(why=fault)
-    if changes:
-        return Effect(why="`of=` writes a file", reads=tuple(reads), changes=tuple(changes))
-    return Effect(read_only=True, reads=tuple(reads))
+    reads = tuple(files["if"])
+    if files["of"]:
+        return Effect(why="`of=` writes a file", reads=reads, changes=tuple(files["of"]))
+    return Effect(read_only=True, reads=reads)
 
 
 def _shred(command: SimpleCommand) -> Effect:
-    words = command.words[1:]
-    texts = [word.known for word in words]
-    files = tuple(word for word, text in zip(words, texts, strict=True) if not text.startswith("-"))
-    is_device = any(text.startswith("/dev/") for text in texts)
-    return Effect(
-        why="it overwrites files",
-        immune="it overwrites a device" if is_device else "",
-        deletes=files,
-    )
+    files = tuple(word for word in command.words[1:] if not word.known.startswith("-"))
+    effect = Effect(why="it overwrites files", deletes=files)
+    if any(word.known.startswith("/dev/") for word in files):
+        return replace(effect, immune="it overwrites a device")
+    return effect
 
-
-_removes = _changes("it deletes files", deletes=True)
 
 _COREUTILS = with_flags(
     "--help --version",
@@ -466,15 +457,12 @@ ROWS: tuple[Command, ...] = (*_COREUTILS, _FD, replace(_FD, name="fdfind"))
 
 SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
     "find": lambda command: _Find(command).effect(),
-    "fd": _fd,
-    "fdfind": _fd,
+    "fd, fdfind": _fd,
     "chmod": _chmod,
-    "chown": _chown,
-    "chgrp": _chown,
+    "chown, chgrp": _chown,
     "dd": _dd,
     "shred": _shred,
-    "split": asking("writes files"),
-    "csplit": asking("writes files"),
+    "split, csplit": asking("writes files"),
     "mktemp": asking("makes a file"),
     "mkfifo": asking("makes a named pipe"),
     "mknod": asking("makes a special file"),

@@ -88,8 +88,7 @@ def _config(arguments: Arguments) -> Effect:
 
 def _changes_config(arguments: Arguments) -> Effect:
     operands = arguments.operands
-    name = operands[0].value if operands else None
-    if name in ("set", "unset"):
+    if operands and operands[0].value in ("set", "unset"):
         operands = operands[1:]
     unknown = any(option not in arguments.row.kinds for option, _ in arguments.options)
     scope = "--global --system --worktree -f --file --blob --edit -e --remove-section"

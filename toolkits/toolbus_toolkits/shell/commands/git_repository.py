@@ -100,9 +100,6 @@ def config_programs(directory: str) -> str:
 
     It looks at each repository that the folder is in, since git skips those that are not valid, and
     at their submodules, which git looks into. Empty if none of them names a program.
-
-    Args:
-        directory: Where git starts; an absolute path.
     """
     waiting: list[str] = []
     folder = os.path.realpath(directory)

@@ -82,7 +82,7 @@ def _npm_by_words(command: SimpleCommand) -> Effect:
     values = [word.value for word in command.words[1:3]]
     if values[:1] in (["exec"], ["x"]):
         return _run(_NPX, command, 2)
-    first = (values or [""])[0] or ""
+    first = command.value(1) or ""
     # Names of commands may be cut: `npm conf set`.
     is_config = first in ("c", "set") or (len(first) > 2 and "config".startswith(first))
     if is_config and (first == "set" or values[1:] not in (["list"], ["ls"], ["get"])):

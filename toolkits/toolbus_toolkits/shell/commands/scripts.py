@@ -183,22 +183,21 @@ _SED_SUFFIX = re.compile(r"[A-Za-z0-9._~-]*")
 
 
 def _sed(arguments: Arguments) -> Effect:
-    is_given = arguments.has("-e --expression -f --file")
-    scripts = list(arguments.values("-e --expression"))
+    scripts = arguments.values("-e --expression")
     files = arguments.operands
-    if not is_given:
-        scripts, files = list(files[:1]), files[1:]
-    texts = [script.value for script in scripts]
-    fault = ""
-    if any(text is None for text in texts) or any(script.is_pattern for script in scripts):
+    if not arguments.has("-e --expression -f --file"):
+        scripts = files[:1]
+        files = files[1:]
+    if any(script.value is None or script.is_pattern for script in scripts):
         fault = "its script is known only when the line runs"
     elif arguments.has("-f --file"):
         fault = "it runs a script of a file"
     else:
-        fault = sed_fault("\n".join(text for text in texts if text is not None))
-    runs = (unknown_command(arguments.command.source),) if "runs a command" in fault else ()
+        fault = sed_fault("\n".join(script.known for script in scripts))
+    if "runs a command" in fault:
+        return Effect(why=fault, runs=(unknown_command(arguments.command.source),))
     if fault:
-        return Effect(why=fault, runs=runs)
+        return Effect(why=fault)
     if not arguments.has("-i --in-place"):
         return Effect(read_only=True, reads=files)
     # `-i.orig` keeps the file as it was under another name.
@@ -249,16 +248,14 @@ def awk_fault(program: str) -> str:
 
 
 def _awk(arguments: Arguments) -> Effect:
-    if arguments.has("--version -V"):
+    if arguments.has("--version -V") or not arguments.operands:
         return Effect(read_only=True, reads=())
-    program, files = arguments.operands[:1], arguments.operands[1:]
-    if not program:
-        return Effect(read_only=True, reads=())
-    text = program[0].value
-    if text is None or program[0].is_pattern:
+    program = arguments.operands[0]
+    if program.value is None or program.is_pattern:
         return Effect(why="its program is known only when the line runs")
-    fault = awk_fault(text)
-    return Effect(why=fault) if fault else Effect(read_only=True, reads=files)
+    if fault := awk_fault(program.value):
+        return Effect(why=fault)
+    return Effect(read_only=True, reads=arguments.operands[1:])
 
 
 ROWS: tuple[Command, ...] = (

@@ -77,10 +77,10 @@ def _pkill(command: SimpleCommand) -> Effect:
 
 
 def _getent(arguments: Arguments) -> Effect:
-    database = arguments.operands[0].value if arguments.operands else ""
-    if database is None or database.startswith(("ahosts", "hosts", "net")):
+    for word in arguments.operands[:1]:
         # A name may carry a secret away, as an address does.
-        return Effect(why="it may ask name servers")
+        if word.value is None or word.value.startswith(("ahosts", "hosts", "net")):
+            return Effect(why="it may ask name servers")
     return Effect(read_only=True, reads=())
 
 
@@ -143,8 +143,9 @@ def _later(unless: str) -> Callable[[SimpleCommand], Effect]:
 
     def effect(command: SimpleCommand) -> Effect:
         found = asks(command)
-        runs = () if found.read_only else (unknown_command(command.source),)
-        return replace(found, runs=runs)
+        if found.read_only:
+            return found
+        return replace(found, runs=(unknown_command(command.source),))
 
     return effect
 

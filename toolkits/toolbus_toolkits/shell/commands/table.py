@@ -13,7 +13,7 @@ Words are read as getopt of GNU does: `-no` is `-n -o`, `-k1` is `-k 1`, `--key=
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -344,9 +344,7 @@ class _Reader:
     def __init__(self, row: Command, command: SimpleCommand, start: int) -> None:
         self._row = row
         self._command = command
-        self._words: Iterator[tuple[int, Word]] = iter(
-            [(i, word) for i, word in enumerate(command.words) if i >= start]
-        )
+        self._words = enumerate(command.words[start:], start)
         self._options: list[tuple[str, Word | None]] = []
         self._operands: list[Word] = []
         self._first_operand = len(command.words)
@@ -356,18 +354,23 @@ class _Reader:
         """Whether options may still follow."""
 
     def read(self) -> Arguments:
+        row = self._row
         for position, word in self._words:
             if self._is_open and self._read_option(word):
                 continue
             if not self._operands:
                 self._first_operand = position
-            self._add_operand(word)
+            if row.plus and word.known.startswith("+"):
+                self._note(f"`{word.source}` {row.plus}")
+                self._has_other_option = True
+            self._operands.append(word)
+            if not row.permutes:
+                self._is_open = False
         if self._command.takes_more:
             more = Word("", None, is_split=True)
             if self._is_open:
                 self._may_be_option(more)
             self._operands.append(more)
-        row = self._row
         is_known = not any(may_be_several(word) for word in self._operands)
         if row.at_most is not None and (len(self._operands) > row.at_most or not is_known):
             self._note(row.beyond)
@@ -380,15 +383,6 @@ class _Reader:
             self._fault,
             self._has_other_option,
         )
-
-    def _add_operand(self, word: Word) -> None:
-        text = word.known
-        if self._row.plus and text.startswith("+"):
-            self._note(f"`{word.source}` {self._row.plus}")
-            self._has_other_option = True
-        self._operands.append(word)
-        if not self._row.permutes:
-            self._is_open = False
 
     def _note(self, fault: str) -> None:
         self._fault = self._fault or fault
@@ -528,16 +522,9 @@ def starts_itself(arguments: Arguments) -> Effect:
 
 
 def renamed(command: SimpleCommand, count: int, text: str) -> tuple[SimpleCommand, ...]:
-    """Return a command with its first words replaced, for `Effect.same`.
-
-    Args:
-        command: The command.
-        count: How many words are replaced.
-        text: The words in their place.
-    """
+    """Return a command with the words of a text for its first `count` ones, for `Effect.same`."""
     words = (*(Word(word, word) for word in text.split()), *command.words[count:])
-    source = " ".join(word.source for word in words)
-    return (SimpleCommand(words, source=source, takes_more=command.takes_more),)
+    return (command_of(command, words),)
 
 
 def subcommand_effect(

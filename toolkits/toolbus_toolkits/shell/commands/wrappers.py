@@ -40,12 +40,7 @@ _TEXT_OPTIONS = ("-c", "--command")
 
 
 def tails(command: SimpleCommand, start: int = 1) -> tuple[SimpleCommand, ...]:
-    """Return every command that the words of a wrapper may be, if it is not known where it begins.
-
-    Args:
-        command: The wrapper.
-        start: The first word that may be the name of a command.
-    """
+    """Return every command that a wrapper may run, if it may begin at any word from one on."""
     begins = [
         position
         for position, word in enumerate(command.words[start:], start)
@@ -141,8 +136,9 @@ def _env(arguments: Arguments) -> Effect:
         inner = effect.runs[0]
         changed = replace(inner, assignments=(*unset, *inner.assignments))
         effect = replace(effect, runs=(changed, *effect.runs[1:]))
-    directories = arguments.values("-C --chdir")
-    return replace(effect, directory=directories[-1]) if directories else effect
+    for directory in arguments.values("-C --chdir"):
+        effect = replace(effect, directory=directory)
+    return effect
 
 
 def _env_split(command: SimpleCommand) -> Effect:
@@ -533,8 +529,7 @@ ROWS: tuple[Command, ...] = (
 SPECIAL: Mapping[str, Callable[[SimpleCommand], Effect]] = {
     "env": _env_split,
     "eval": _eval,
-    ".": _source_file,
-    "source": _source_file,
+    "., source": _source_file,
     "parallel": _parallel,
     "zsh, ksh, mksh, fish, csh, tcsh, rbash, pwsh": _other_shell,
     "flock, strace, ltrace, busybox, toybox, taskset, chrt, numactl, prlimit, systemd-run,"
