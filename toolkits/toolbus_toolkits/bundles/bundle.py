@@ -70,7 +70,7 @@ def read_bundle(contents: Mapping[str, bytes]) -> Bundle:
     for path in manifest.skills:
         _add_skill(bundle, contents, path)
     for name, given in manifest.servers:
-        _add_server(bundle, name, given if isinstance(given, Mapping) else _json(contents, given))
+        _add_server(bundle, contents, name, given)
     for name, path in manifest.avatars:
         no_references(read_mapping(_file(contents, path), path), path)
         bundle.avatars.append(_add_file(bundle, contents, AVATARS, name, path))
@@ -101,9 +101,8 @@ def _add_skill(bundle: Bundle, contents: Mapping[str, bytes], path: str) -> None
 
 
 def _version_of(skill: Skill) -> str:
-    metadata = skill.metadata.get("metadata")
-    for place in (skill.metadata, metadata if isinstance(metadata, dict) else {}):
-        if isinstance(place.get("version"), str | int | float):
+    for place in (skill.metadata, skill.metadata.get("metadata")):
+        if isinstance(place, Mapping) and isinstance(place.get("version"), str | int | float):
             return one_line(str(place["version"]), 64)
     return ""
 
@@ -126,8 +125,16 @@ def _below(
             yield str(path.relative_to(folder)), contents[name]
 
 
-def _add_server(bundle: Bundle, name: str, entry: object) -> None:
-    """Add an entry; a file may hold it alone, or as `mcpServers` has it."""
+def _add_server(
+    bundle: Bundle, contents: Mapping[str, bytes], name: str, entry: Mapping[str, Any] | str
+) -> None:
+    """Add an entry, or that of a file, which may hold it alone, or as `mcpServers` has it."""
+    if isinstance(entry, str):
+        content = _file(contents, entry)
+        try:
+            entry = parse_json(text_of(content))
+        except (UnreadableFile, ValueError) as error:
+            raise BundleRefused(f"{entry} {error}") from None
     no_references(entry, f"MCP server {one_line(name, 64)}")
     entries = _entries(name, entry)
     try:
@@ -171,14 +178,6 @@ def _file(contents: Mapping[str, bytes], path: str) -> bytes:
     if path not in contents:
         raise BundleRefused(f"{path} is in the manifest and not in the bundle")
     return contents[path]
-
-
-def _json(contents: Mapping[str, bytes], path: str) -> object:
-    content = _file(contents, path)
-    try:
-        return parse_json(text_of(content))
-    except (UnreadableFile, ValueError) as error:
-        raise BundleRefused(f"{path} {error}") from None
 
 
 def no_references(value: object, where: str) -> None:
