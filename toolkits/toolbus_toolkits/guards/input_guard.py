@@ -326,7 +326,11 @@ class InputGuard:
         self._rules = tuple(rules)
         self._kinds = dict(kinds or {})
         check_kinds(self._kinds.values())
-        self._allow = {tool: _names(names) for tool, names in (allow or {}).items()}
+        self._allow = dict[str, frozenset[str]]()
+        for tool, exempt in (allow or {}).items():
+            if isinstance(exempt, str):
+                raise TypeError(f"allow has a list of rules for each tool: write [{exempt!r}]")
+            self._allow[tool] = frozenset(exempt)
         names = [rule.name for rule in self._rules]
         if len(set(names)) < len(names):
             raise ValueError("two rules of this guard have one name")
@@ -363,9 +367,3 @@ class InputGuard:
                 continue
             details = {"path": found.path, "message": message, "rule": rule.name}
             raise InvalidArguments(f"{found.path}: {message} ({rule.name})", details=details)
-
-
-def _names(rules: Sequence[str]) -> frozenset[str]:
-    if isinstance(rules, str):
-        raise TypeError(f"allow has a list of rules for each tool: write [{rules!r}]")
-    return frozenset(rules)
