@@ -39,6 +39,7 @@ _EXPORTED = re.compile(
 _ESCAPE = re.compile(rb"\\([0-7]{3}|.)", re.DOTALL)
 _ESCAPED = {b"a": b"\a", b"b": b"\b", b"E": b"\x1b", b"f": b"\f"}
 _ESCAPED |= {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
+_ESCAPED |= {b"%03o" % code: bytes([code]) for code in range(256)}
 """Of the quotes `$'...'`, which bash writes where a value has control characters."""
 _UNSAVED = READING | {"PWD", "OLDPWD", "SHLVL", "_"}
 """The latter are what each bash sets for itself."""
@@ -192,11 +193,5 @@ class ShellSessions:
 def _value_of(quoted: bytes) -> bytes:
     """Return what bash reads of a value as `export -p` writes it."""
     if quoted.startswith(b"$"):
-        return _ESCAPE.sub(lambda found: _escaped(found[1]), quoted[2:-1])
+        return _ESCAPE.sub(lambda found: _ESCAPED.get(found[1], found[1]), quoted[2:-1])
     return _ESCAPE.sub(lambda found: found[1], quoted[1:-1])
-
-
-def _escaped(character: bytes) -> bytes:
-    if character.isdigit():
-        return bytes([int(character, 8)])
-    return _ESCAPED.get(character, character)
