@@ -104,9 +104,11 @@ class PathResolver:
 
         Unless it is certain that what follows runs only after the change, it may be where it was.
         """
-        before = () if is_certain else self.directories
-        found = tuple(dict.fromkeys((*before, *directories)))
-        self.directories = found if len(found) <= _MAX_DIRECTORIES else (*found[:1], None)
+        if not is_certain:
+            directories = (*self.directories, *directories)
+        self.directories = tuple(dict.fromkeys(directories))
+        if len(self.directories) > _MAX_DIRECTORIES:
+            self.directories = (*self.directories[:1], None)
 
     def targets(
         self, word: Word, directories: tuple[str | None, ...] | None = None

@@ -61,19 +61,21 @@ def _kill(command: SimpleCommand) -> Effect:
         return Effect(read_only=True, reads=())
     if values and values[0] == "-0" and not command.takes_more and _are_processes(words[1:]):
         return Effect(read_only=True, reads=())
-    why = "it ends processes"
     # The first `-1` may be the number of a signal, a later one is every process.
-    everyone = "-1" in values[1:] or values == ["-1"]
-    return Effect(why=why, immune="it ends every process of this user" if everyone else "")
+    return _ends("it ends processes", everything="-1" in values[1:] or values == ["-1"])
 
 
 def _pkill(command: SimpleCommand) -> Effect:
-    values = [word.value for word in command.words[1:]]
-    everything = any(value in (".", ".*", "", "-1") for value in values)
-    return Effect(
-        why="it ends processes by their names",
-        immune="it ends every process of this user" if everything else "",
+    values = {word.value for word in command.words[1:]}
+    return _ends(
+        "it ends processes by their names", everything=bool(values & {".", ".*", "", "-1"})
     )
+
+
+def _ends(why: str, *, everything: bool) -> Effect:
+    if everything:
+        return Effect(why=why, immune="it ends every process of this user")
+    return Effect(why=why)
 
 
 def _getent(arguments: Arguments) -> Effect:

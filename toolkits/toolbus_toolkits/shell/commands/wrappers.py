@@ -277,9 +277,9 @@ def _shell(arguments: Arguments) -> Effect:
         return Effect(read_only=True, reads=())
     reads_lines = _reads_lines(command)
     why = f"`{name}` runs what it reads"
-    script = command.words[1] if len(command.words) > 1 else Word("", "")
-    if script.value is None and not script.prefix and not _may_be_input(script):
-        return Effect(why=why, immune=f"`{name}` runs a script that is known only when it runs")
+    for script in command.words[1:2]:
+        if script.value is None and not script.prefix and not _may_be_input(script):
+            return Effect(why=why, immune=f"`{name}` runs a script that is known only when it runs")
     if arguments.fault and reads_lines:
         runs = _unknown_script(command)
         return Effect(why=arguments.fault, immune=why, runs=runs, reads_lines=True)
