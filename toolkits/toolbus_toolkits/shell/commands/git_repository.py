@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -203,10 +202,7 @@ def _read(file: _Seen) -> bytes:
 def _settings(file: _Seen) -> tuple[tuple[str, str], ...]:
     """Return the names, in lower case without their subsections' case, and values of a file."""
     text = _read(file).decode("latin-1").removeprefix("\xef\xbb\xbf").replace("\r\n", "\n")
-    return tuple(_parsed(text))
-
-
-def _parsed(text: str) -> Iterator[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
     section = ""
     position = 0
     while position < len(text):
@@ -220,10 +216,11 @@ def _parsed(text: str) -> Iterator[tuple[str, str]]:
             # Blanks at the ends do not count, and quotes and escapes are no part of the value. An
             # escape such as `\t` keeps its letter here: no value that is compared has one.
             value = re.sub(r'\\\n|"|\\(?=.)', "", match[2] or "").strip(" \t\r\n")
-            yield f"{section}.{match[1].lower()}", value
+            found.append((f"{section}.{match[1].lower()}", value))
         else:
             raise ValueError("a line of its configuration is not understood")
         position = match.end()
+    return tuple(found)
 
 
 @lru_cache(maxsize=128)
