@@ -56,10 +56,7 @@ class BundleRefused(ValueError):
 def read_contents(path: Path) -> dict[str, bytes]:
     """Return the files of a bundle by their paths in it, which have `/`.
 
-    A zip whose files are all in one folder is read as that folder.
-
-    Args:
-        path: A folder, or a file that is a zip.
+    It is a folder or a zip. A zip whose files are all in one folder is read as that folder.
 
     Raises `BundleRefused` for what is neither, is too large, or is unsafe.
     """

@@ -170,10 +170,7 @@ class McpFile:
 
 
 class HomeState:
-    """The installed bundles, the file of MCP servers and the files of a home.
-
-    Args:
-        home: `TOOLBUS_HOME`; it need not exist.
+    """The installed bundles, the file of MCP servers and the files of a home, which need not exist.
 
     Raises `BundleRefused` if one of its files is damaged.
     """

@@ -179,14 +179,10 @@ def _staged(home: Path, part: str, number: int) -> Path:
 
 
 def real_path(home: Path, path: str, source: Path) -> Path:
-    """Return where a file of a bundle is.
+    """Return where a file of a bundle is, by its path below `TOOLBUS_HOME`, which may be a link.
 
-    Args:
-        home: `TOOLBUS_HOME`; it may be a link.
-        path: Below it, as it was read.
-        source: Where it was read, for messages.
-
-    Raises `BundleRefused` if it leads outside of the home, as a text or by a link.
+    Raises `BundleRefused`, with the file that named it, if it leads outside of the home, as a text
+    or by a link.
     """
     shown = one_line(path, 120)
     if not is_plain(path):

@@ -388,12 +388,7 @@ _WORD = re.compile("[A-Za-z][A-Za-z0-9:_-]*")
 def suggestion(command: SimpleCommand, *, is_exact: bool) -> str:
     """Return a pattern for commands of the same kind; the text itself where that is too much.
 
-    Args:
-        command: The command.
-        is_exact: Whether no more than its own text may be suggested.
-
-    Returns:
-        The pattern; empty where no pattern is sure to cover the command.
+    It is empty where no pattern is sure to cover the command.
     """
     words = command.words
     if not words or words[0].value is None or words[0].is_pattern or command.assignments:

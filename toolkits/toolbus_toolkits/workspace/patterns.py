@@ -142,11 +142,8 @@ class RootedPattern:
     A pattern is relative to a root. One that begins with the path of a root, or with `~/`, is about
     that path. So `/srv/**` is ambiguous with a root `/srv`: an allow rule is read in one way, the
     first root's path if that has several names; a deny rule in both. A path to a root through
-    symlinks counts for a deny rule.
-
-    Args:
-        text: The pattern. One that is none covers nothing for an allow, and all for a deny.
-        roots: The roots.
+    symlinks counts for a deny rule. What is no pattern covers nothing for an allow, and all for a
+    deny.
     """
 
     def __init__(self, text: str, roots: Roots) -> None:

@@ -162,11 +162,8 @@ class SensitivePaths:
 
         A file has several paths: ask for the path as it was written, and for the resolved one. For
         a pattern of bash (`*`, `?`, `[`) it says whether its own characters lead to such a file, as
-        those of `.e*` and `*.pem` do; what `*` and `s*` match, only their expansion says.
-
-        Args:
-            path: As it was written, or resolved.
-            writes: Whether it is changed; what holds secrets counts also where it is read.
+        those of `.e*` and `*.pem` do; what `*` and `s*` match, only their expansion says. What
+        holds secrets counts also where it is only read.
         """
         return self._reason(path, writes)
 

@@ -219,10 +219,8 @@ def without_calls(
 ) -> tuple[SimpleCommand, ...]:
     """Return the commands without calls of functions: the commands of the body stand for them.
 
-    Of each function it is given where the commands of its body are.
-
-    Raises:
-        UnreadableError: A function hides a command, or functions call each other.
+    Of each function it is given where the commands of its body are. Raises `UnreadableError` if one
+    hides a command, or calls a function.
     """
     if not functions:
         return tuple(commands)

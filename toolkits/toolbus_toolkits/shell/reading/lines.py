@@ -107,11 +107,7 @@ def _grammar() -> tuple[Parser, Query]:
 
 
 def _structure(source: str) -> Node:
-    """Return the tree of a text in ASCII.
-
-    Raises:
-        UnreadableError: The grammar does not understand it.
-    """
+    """Return the tree of a text in ASCII. Raises `UnreadableError` if the grammar has none."""
     parser, _ = _grammar()
     # The grammar ends some of `$'...'` too late, takes a line that begins with a backslash for a
     # word of the line before, and does not know some words that bash knows.
@@ -654,11 +650,9 @@ def _fault_of_text(line: str, environment: Mapping[str, str]) -> str:
 
 
 def read_line(line: str, environment: Mapping[str, str]) -> Reading:
-    """Read a command line.
+    """Read a command line: the text after `bash --noprofile --norc -c`.
 
-    Args:
-        line: The text after `bash --noprofile --norc -c`.
-        environment: The variables that it starts with; those that the line itself sets are unknown.
+    It starts with the variables of an environment; those that it sets itself are unknown.
     """
     fault = _fault_of_text(line, environment)
     if fault:

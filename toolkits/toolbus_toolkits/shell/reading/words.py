@@ -23,10 +23,7 @@ _RANGE = re.compile(r"(-?[0-9]{1,9})\.\.(-?[0-9]{1,9})")
 def expand_braces(text: str) -> list[str]:
     """Return the words that bash makes of a word without quotes and expansions.
 
-    It drops an empty one later.
-
-    Raises:
-        UnreadableError: The braces do not close, or make too many words.
+    It drops an empty one later. Raises `UnreadableError` if they do not close, or make too many.
     """
     if text.count("{") > MAX_BRACES:
         raise UnreadableError(f"a word has more than {MAX_BRACES} braces")
@@ -118,11 +115,7 @@ def _decode_escape(match: re.Match[str]) -> str:
 
 
 def decode_ansi_c(text: str) -> str:
-    """Return what bash makes of the text between `$'` and `'`.
-
-    Raises:
-        UnreadableError: It has an escape that is not known for sure.
-    """
+    """Return what bash makes of the text between `$'` and `'`. Raises `UnreadableError`."""
     return _ESCAPE.sub(_decode_escape, text)
 
 
@@ -201,11 +194,7 @@ class WordReader:
         }
 
     def read_all(self, start: int) -> tuple[list[Word], int]:
-        """Read the word at an index, which braces may make several words of.
-
-        Raises:
-            UnreadableError: It has something that is not read.
-        """
+        """Read the word at an index, which braces may make several of. Raises `UnreadableError`."""
         match = _BRACED_WORD.match(self._text, start)
         if match is None or not _BRACES.search(match[0]):
             word, end = self.read(start)
@@ -224,15 +213,10 @@ class WordReader:
         return words, match.end()
 
     def read(self, start: int, *, is_assigned: bool = False) -> tuple[Word, int]:
-        """Read the word at an index. Return it and the index after it.
+        """Read the word at an index, and return it with the index after it.
 
-        Args:
-            start: Where it begins.
-            is_assigned: Whether it is the value of an assignment: it is not split, no pattern,
-                has no braces that expand, and may be empty.
-
-        Raises:
-            UnreadableError: It has something that is not read.
+        The value of an assignment is not split, is no pattern, has no braces that expand, and may
+        be empty. Raises `UnreadableError`.
         """
         plain = _PLAIN_WORD.match(self._text, start)
         if plain is not None:
@@ -277,11 +261,7 @@ class WordReader:
         return end + 1
 
     def read_here_document(self) -> Word:
-        """Read all of the text as the body of a here-document: quotes are letters there.
-
-        Raises:
-            UnreadableError: It has something that is not read.
-        """
+        """Read all of the text as the body of a here-document: quotes are letters there."""
         index = 0
         while index < len(self._text):
             index = self._read_expanded(index, escapes="$`\\")
