@@ -249,10 +249,10 @@ BUILDERS_HEADER = {
 }
 REFUSED_DETAILS = {"path": "/days", "message": '"2" is not of type "integer"'}
 CALL = (CALL_ID, "weather", "forecast")
-# As in WATCH-2: a call that succeeded and is recorded, and one that had no host.
+# As in WATCH-2: a call that succeeded and is recorded, and a nested one that had no host.
 ENDED_CALLS = [
-    [CALL_ID, PLANNER[:2], *CALL[1:], ALICE[:2], None, "yes", 2_350, TRACEPARENT],
-    [CALL_ID[::-1], ALICE[:2], "weather", "forcast", None, "not_found", "no", 0, None],
+    [CALL_ID, PLANNER[:2], *CALL[1:], ALICE[:2], None, "yes", 2_350, TRACEPARENT, None],
+    [CALL_ID[::-1], ALICE[:2], "weather", "forcast", None, "not_found", "no", 0, None, CALL_ID],
 ]
 CALL_NEWS = {
     "in_flight": 1,

@@ -312,6 +312,8 @@ class RoomCallMonitor:
             context = read_trace_context(request.traceparent, None)
             if context is not None and context.sampled:
                 traceparent = request.traceparent
+        parent_id = request.options.get("parent") if request.options else None
+        parent = caller.dispatched.get(parent_id) if isinstance(parent_id, int) else None
         self._add_ended(
             error,
             [
@@ -324,6 +326,7 @@ class RoomCallMonitor:
                 error.executed,
                 0,
                 traceparent,
+                None if parent is None else parent.call_id,
             ],
         )
 
@@ -333,6 +336,7 @@ class RoomCallMonitor:
         if self._room.monitor is not self:  # the last observer has left meanwhile
             return
         self._in_flight -= 1
+        parent = None if call.delegation is None else call.delegation.parent
         self._add_ended(
             error,
             [
@@ -345,6 +349,7 @@ class RoomCallMonitor:
                 "yes" if error is None else error.executed,
                 round((self._loop.time() - call.started_at) * 1e6),
                 call.traceparent,
+                None if parent is None else parent.call_id,
             ],
         )
 

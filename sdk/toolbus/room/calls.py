@@ -112,6 +112,8 @@ class EndedCall:
     """Seconds from its arrival at the server to its end there; 0 for a refused call."""
     trace_id: str | None
     """The trace id, 32 hex digits, if the call was sampled."""
+    parent_id: str | None = None
+    """The id of the call whose tool made this one; None for any other, and from older servers."""
 
     @classmethod
     def from_wire(cls, fields: Sequence[Any]) -> EndedCall:
@@ -134,6 +136,7 @@ class EndedCall:
             executed=executed,
             duration_s=duration_us / 1e6,
             trace_id=trace and f"{trace.trace_id:032x}",
+            parent_id=fields[9] if len(fields) > 9 else None,
         )
 
 

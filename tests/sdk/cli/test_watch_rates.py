@@ -40,15 +40,16 @@ def rates_of(*events: CallReport, at: float = 5.0) -> CallRates:
 # Events
 
 
-def test_events_with_fields_of_a_newer_release_are_read() -> None:
+def test_events_with_fields_of_a_newer_or_an_older_release_are_read() -> None:
     """WATCH-2."""
-    good = ["c", ["p1", "ann"], "words", "count", ["p2", "bob"], None, "yes", 10_000, None, "new"]
+    good = ["c", ["p1", "ann"], "words", "count", ["p2", "bob"], None, "yes", 10_000, None, "p"]
+    good.append("new")
     bad = ["d", ["p1", "ann"], "x", "y", None, "not_found", "no", 0, TRACEPARENT]
     data = {"in_flight": 2, "started": 3, "ended": 2, "failed": 1, "calls": pack_body([good, bad])}
     read = CallReport.from_wire({**data, "later": 1})
     assert (read.in_flight, read.started, read.ended, read.failed) == (2, 3, 2, 1)
     refused = EndedCall("d", "ann", "p1", "x", "y", None, None, "not_found", "no", 0.0, TRACE)
-    assert read.calls == (CALL, refused)
+    assert read.calls == (replace(CALL, parent_id="p"), refused)
 
 
 @pytest.mark.parametrize("traceparent", ["", "00-x", f"00-{'0' * 32}-{'0' * 16}-01", "x" * 55])
