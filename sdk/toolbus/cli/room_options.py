@@ -28,7 +28,7 @@ from toolbus.room.room import connection_of
 from toolbus.room.room_client import RoomClient
 from toolbus.room.toolkit_proxy import ToolkitInfo
 from toolbus.settings import RoomSettings
-from toolbus.telemetry.tracing import recorded
+from toolbus.telemetry.tracing import Tracing, recorded
 from toolbus.wire import ListToolkits
 
 __all__ = [
@@ -200,11 +200,13 @@ def in_room(
     timeout_s: float | None = None,
     join_timeout_s: float | None = None,
     locked: Path | Literal[False] | None = None,
+    tracing: Tracing | None = None,
 ) -> T:
     """Join a room, run a function there, and leave.
 
     `timeout_s` limits all of it, `join_timeout_s` the joining. The lock file is by default that of
-    the settings; with `locked=False` there is none.
+    the settings; with `locked=False` there is none. `tracing` records spans, by default as the
+    `OTEL_*` variables say.
 
     Raises:
         UsageError: The lock file is missing or malformed.
@@ -216,7 +218,9 @@ def in_room(
     async def join() -> T:
         async with (
             asyncio.timeout(timeout_s),
-            joined_room(options, join_timeout_s=join_timeout_s, locked=locked) as room,
+            joined_room(
+                options, join_timeout_s=join_timeout_s, locked=locked, tracing=tracing
+            ) as room,
         ):
             return await work(room)
 
@@ -230,13 +234,14 @@ async def joined_room(
     *,
     join_timeout_s: float | None = None,
     locked: Path | Literal[False] | None = None,
+    tracing: Tracing | None = None,
 ) -> AsyncIterator[CommandRoom]:
     """Join a room for a block. Arguments and errors are those of `in_room`."""
     settings = options.resolve()
     async with explain_refusal(settings):
         await read_token(settings)
         lock = read_lock(settings, locked)
-        room = CommandRoom(**options.choices(), locked=lock)
+        room = CommandRoom(**options.choices(), locked=lock, tracing=tracing)
         async with AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(join_timeout_s):

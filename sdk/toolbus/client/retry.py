@@ -154,6 +154,8 @@ class RetryPolicy:
         self.on_error: Callable[[CallPlan, RoomException], bool] = self.affinities.record_error
         """Receives the first error of each call; returns whether the call can be made again with
         what was learned from that error."""
+        self.on_failed_attempt: Callable[[RoomException], None] = lambda error: None
+        """Receives the error of each attempt, before it is decided whether another follows."""
 
     @property
     def in_reconnect_grace(self) -> bool:
@@ -238,6 +240,7 @@ class RetryHistory:
         Raises:
             RoomException: There is no further attempt; `executed` covers all attempts so far.
         """
+        self._policy.on_failed_attempt(error)
         is_first = not self._has_failed
         self._has_failed = True
         # Asked once a call: an error that comes back after what was learned from it would loop.

@@ -121,6 +121,8 @@ class CallFilter:
     outcome: str | None = None
     since: float | None = None
     """Calls that began then or later: seconds since the epoch."""
+    call_tree: tuple[str, str] | None = None
+    """The id of a call and of its trace: that call, and the others of the trace."""
 
     @classmethod
     def of(
@@ -153,6 +155,11 @@ class CallFilter:
         return (
             (self.since is None or record.started_at >= self.since)
             and self.outcome in (None, record.outcome)
+            and (
+                self.call_tree is None
+                or self.call_tree[0] == record.call_id
+                or self.call_tree[1] == record.trace_id
+            )
             and self.who in (None, record.caller, record.caller.split("/", 1)[-1])
             and self.covers(record.tool)
         )

@@ -56,6 +56,7 @@ _DELETE = "DELETE FROM calls WHERE id IN (SELECT id FROM calls WHERE started_at 
 _SELECT = (
     f"SELECT {', '.join(_COLUMNS)} FROM calls WHERE (:since IS NULL OR started_at >= :since)"
     " AND (:outcome IS NULL OR outcome = :outcome)"
+    " AND (:call_id IS NULL OR call_id = :call_id OR trace_id = :trace_id)"
     " AND (:who IS NULL OR caller = :who OR substr(caller, instr(caller, '/') + 1) = :who)"
     " AND covers(tool) ORDER BY started_at DESC, id DESC LIMIT :limit"
 )
@@ -105,9 +106,12 @@ def read_calls(path: Path, chosen: CallFilter, limit: int) -> list[CallRecord]:
 
     Raises `NoRecords` or `RecordsUnavailable`.
     """
+    call_id, trace_id = chosen.call_tree or (None, None)
     values = {
         "since": chosen.since,
         "outcome": chosen.outcome,
+        "call_id": call_id,
+        "trace_id": trace_id,
         "who": chosen.who,
         "limit": min(limit, 2**63 - 1),  # an integer of SQLite
     }

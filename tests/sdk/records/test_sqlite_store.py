@@ -16,8 +16,8 @@ import pytest
 from toolbus import sqlite_files
 from toolbus.records import sqlite_file
 from toolbus.records.call_record import CallFilter, CallRecord
-from toolbus.records.records import Records
-from toolbus.records.sqlite_file import RecordsUnavailable
+from toolbus.records.records import MemoryStore, Records
+from toolbus.records.sqlite_file import RecordsUnavailable, SqliteStore
 
 WRITER = """
 import sys
@@ -55,6 +55,21 @@ def locked(path: Path) -> Iterator[None]:
 def call(records: Records, tool: str) -> None:
     with records.recording(tool):
         pass
+
+
+def test_records_of_one_call_are_those_with_its_id_and_of_its_trace(path: Path) -> None:
+    def made(number: int, call_id: str, trace_id: str) -> CallRecord:
+        return CallRecord(
+            f"kit.t{number}", number, 0, "ok", "yes", call_id=call_id, trace_id=trace_id
+        )
+
+    tree = [made(1, "c", ""), made(2, "x", "t"), made(3, "c", "t")]
+    for store in (MemoryStore(10), SqliteStore(path, 1e12)):
+        for record in (*tree, made(4, "", ""), made(5, "x", "y")):
+            store.add(record)
+        assert store.flush(10)
+        assert store.select(CallFilter(call_tree=("c", "t")), 10) == tree[::-1]
+        store.close()
 
 
 def test_records_outlive_the_program_in_a_file_of_its_user_alone(path: Path) -> None:

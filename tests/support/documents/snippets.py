@@ -13,7 +13,7 @@ _COMMENT = re.compile(r"<!-- (?P<text>.+) -->")
 _VARYING = (
     (re.compile(r"\b[0-9a-f]{8,}\b"), "#"),
     (re.compile(r"127\.0\.0\.1:\d+"), "127.0.0.1:#"),
-    (re.compile(r"\d+\.\d+ ms"), "# ms"),
+    (re.compile(r"\d+\.\d+ ms|~\d+ ms"), "# ms"),
     (re.compile(r"^\d\d:\d\d:\d\d ", re.MULTILINE), "##:##:## "),
     (re.compile(r"\|[━ ]+\|"), "|#|"),
     (re.compile(r"(?<=\S) {2,}"), "  "),

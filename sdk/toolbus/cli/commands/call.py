@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from time import monotonic
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -52,6 +52,9 @@ from toolbus.permissions.assessment import Assessment
 from toolbus.room.calls import CallExplanation
 from toolbus.room.toolkit_proxy import ToolkitProxy
 from toolbus.wire import ToolManifest
+
+if TYPE_CHECKING:  # few calls are traced
+    from toolbus.cli.call_trace import CallTrace
 
 __all__ = ["call"]
 
@@ -117,6 +120,13 @@ _Stream = Annotated[
     ),
 ]
 _Attach = Annotated[Path | None, typer.Option(help="Send this file as the attachment; - is stdin.")]
+_Trace = Annotated[
+    bool,
+    typer.Option(
+        "--trace",
+        help="Print on stderr how the call went, as a tree: attempts, hosts, nested calls.",
+    ),
+]
 _Input = Annotated[
     Path | None,
     typer.Option(
@@ -144,6 +154,7 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     stream: _Stream = False,
     attach: _Attach = None,
     values: _Input = None,
+    trace: _Trace = False,
     locked: Locked = None,
 ) -> None:
     """Call a tool and print its result, or the values of a stream as they arrive.
@@ -173,7 +184,11 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     target = CallTarget(toolkit, name, participant, on_behalf_of, timeout)
     typed = tuple(arguments or ())
     sent = None if values is None else json_lines(values)
-    plan = _Plan(target, typed, call_options, output, is_stream=stream, input=sent)
+    if trace and (explain or assess):
+        raise UsageError("--trace is for a call: --explain and --assess make none")
+    plan = _Plan(
+        target, typed, call_options, output, is_stream=stream, input=sent, trace=_trace_if(trace)
+    )
     with reporting(as_json=options.as_json, target=target), _reading(attach):
         if assess:
             assessment = in_room(options, plan.assess, join_timeout_s=timeout, locked=locked)
@@ -182,10 +197,33 @@ def call(  # noqa: PLR0913 - a parameter for each flag
             found = in_room(options, plan.explain, join_timeout_s=timeout, locked=locked)
             show_explanation(found, as_json=options.as_json)
         else:
-            value = in_room(options, plan.run, join_timeout_s=timeout, locked=locked)
-            if value is not None:
-                output.write(value)
-                note_places(value)
+            _run(plan, options, locked)
+
+
+def _trace_if(asked: bool) -> CallTrace | None:
+    if not asked:
+        return None
+    from toolbus.cli.call_trace import CallTrace
+
+    return CallTrace()
+
+
+def _run(plan: _Plan, options: RoomOptions, locked: Path | None) -> None:
+    """Make the call and write its value; then show its trace, also of a call that failed."""
+    try:
+        value = in_room(
+            options,
+            plan.run,
+            join_timeout_s=plan.target.timeout_s,
+            locked=locked,
+            tracing=plan.trace,
+        )
+        if value is not None:
+            plan.output.write(value)
+            note_places(value)
+    finally:
+        if plan.trace is not None:
+            plan.trace.show(as_json=options.as_json)
 
 
 def _check_times(timeout: float | None, wait_for_host: float | None) -> None:
@@ -234,6 +272,8 @@ class _Plan:
     is_stream: bool = False
     input: Iterator[Any] | None = None
     """The values of the tool's input stream."""
+    trace: CallTrace | None = None
+    """Follows the call, if that is to be shown."""
     started_at: float = field(default_factory=monotonic)
     """When the time limit began."""
 
@@ -270,11 +310,14 @@ class _Plan:
         Raises:
             Terminated: SIGTERM cancelled the call.
         """
-        with cancel_on_sigterm():
-            return await self._call(room)
-
-    async def _call(self, room: CommandRoom) -> Chunk | None:
         ends_at = self.started_at + (self.target.timeout_s or DEFAULT_TIMEOUT_S)
+        with cancel_on_sigterm():
+            if self.trace is None:
+                return await self._call(room, ends_at)
+            async with self.trace.following(room, ends_at - monotonic()):
+                return await self._call(room, ends_at)
+
+    async def _call(self, room: CommandRoom, ends_at: float) -> Chunk | None:
         proxy: ToolkitProxy | None = None
         if not self.is_stream or needs_schema(self.arguments):
             try:

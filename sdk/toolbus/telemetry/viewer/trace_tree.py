@@ -12,10 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from toolbus.telemetry.attributes import (
+    ATTEMPT,
     ERROR_TYPE,
     EXECUTED,
     GEN_AI_USAGE_INPUT_TOKENS,
     GEN_AI_USAGE_OUTPUT_TOKENS,
+    REFUSALS,
     RPC_SYSTEM_NAME,
     SERVICE_INSTANCE_ID,
     SERVICE_NAME,
@@ -24,22 +26,31 @@ from toolbus.telemetry.attributes import (
 from toolbus.untrusted_text import one_line
 
 __all__ = [
+    "PartName",
     "SpanLink",
     "SpanNode",
     "SpanRecord",
     "TraceTree",
     "as_json",
     "build_tree",
+    "draw_lines",
     "render_lines",
 ]
 
 SpanKindName: TypeAlias = Literal["?", "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER"]
 """In the order of their numbers in OTLP."""
+PartName: TypeAlias = Literal["caller", "server", "host", "local"]
+"""Who reports a line of `toolbus call --trace`, which receives no spans."""
 
 _MAX_TEXT_CHARS = 60
 _MAX_DEPTH_SHOWN = 24
-_TOKENS = {"input": GEN_AI_USAGE_INPUT_TOKENS, "output": GEN_AI_USAGE_OUTPUT_TOKENS}
-"""What a line calls the tokens of a request to a model."""
+_NUMBERS = {
+    "input": GEN_AI_USAGE_INPUT_TOKENS,
+    "output": GEN_AI_USAGE_OUTPUT_TOKENS,
+    "attempt": ATTEMPT,
+    "refusals": REFUSALS,
+}
+"""What a line calls the numbers of a span: tokens of a request to a model, attempts of a call."""
 _BAR_CHARS = 20
 
 
@@ -55,7 +66,7 @@ class SpanRecord:
     """One ended span as plain values, as a process reported it."""
 
     name: str
-    kind: SpanKindName
+    kind: SpanKindName | PartName
     trace_id: str
     """32 hex digits."""
     span_id: str
@@ -69,6 +80,10 @@ class SpanRecord:
     status: Literal["UNSET", "OK", "ERROR"] = "UNSET"
     status_message: str = ""
     links: tuple[SpanLink, ...] = ()
+    known: Literal["times", "duration", "nothing"] = "times"
+    """What is known of when it ran; start and end are else for the order among its siblings."""
+    is_rounded: bool = False
+    """Whether its duration is in whole milliseconds, by a clock that counts them."""
 
     @property
     def duration_ms(self) -> float:
@@ -158,11 +173,12 @@ def build_tree(spans: Iterable[SpanRecord]) -> TraceTree:
     for span in by_id.values():
         if span.span_id not in seen:
             nodes.extend(_walk(span, children, seen, orphan=True))
+    timed = [node.span for node in nodes if node.span.known == "times"]
     return TraceTree(
         trace_id=nodes[0].span.trace_id if nodes else "",
         nodes=tuple(nodes),
-        start_ns=min((node.span.start_ns for node in nodes), default=0),
-        end_ns=max((node.span.end_ns for node in nodes), default=0),
+        start_ns=min((span.start_ns for span in timed), default=0),
+        end_ns=max((span.end_ns for span in timed), default=0),
     )
 
 
@@ -185,12 +201,17 @@ def _walk(
 
 
 def render_lines(tree: TraceTree) -> list[str]:
-    """Draw a tree: name, kind, service, duration, position in time, whether it ran, its error."""
+    """Return a title with the number of spans, and the lines of the tree."""
     count = len(tree.nodes)
     spans = "1 span" if count == 1 else f"{count} spans"
+    return [f"trace {tree.trace_id}  {tree.duration_ms:.2f} ms  {spans}", *draw_lines(tree)]
+
+
+def draw_lines(tree: TraceTree) -> list[str]:
+    """Draw a tree: name, kind, service, duration, position in time, whether it ran, its error."""
     rows = [_row(node, tree) for node in tree.nodes]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(4)]
-    lines = [f"trace {tree.trace_id}  {tree.duration_ms:.2f} ms  {spans}"]
+    lines = []
     for node, row in zip(tree.nodes, rows, strict=True):
         if node.orphan and node.depth == 0:
             lines.append("  (parent not received)")
@@ -200,7 +221,7 @@ def render_lines(tree: TraceTree) -> list[str]:
             kind.ljust(widths[1]),
             service.ljust(widths[2]),
             duration.rjust(widths[3]),
-            f"|{bar}|",
+            bar,
             outcome,
         )
         lines.append(f"  {'  '.join(cells)}".rstrip())
@@ -213,10 +234,16 @@ def _row(node: SpanNode, tree: TraceTree) -> tuple[str, ...]:
         _branches(node) + one_line(span.name, _MAX_TEXT_CHARS),
         span.kind,
         one_line(span.service, _MAX_TEXT_CHARS),
-        f"{span.duration_ms:.2f} ms",
-        _bar(span, tree),
+        _duration(span),
+        f"|{_bar(span, tree)}|" if span.known == "times" else " " * (_BAR_CHARS + 2),
         _outcome(span),
     )
+
+
+def _duration(span: SpanRecord) -> str:
+    if span.known == "nothing":
+        return "-"
+    return f"~{span.duration_ms:.0f} ms" if span.is_rounded else f"{span.duration_ms:.2f} ms"
 
 
 def _branches(node: SpanNode) -> str:
@@ -243,9 +270,9 @@ def _outcome(span: SpanRecord) -> str:
     parts = []
     if EXECUTED in span.attributes:
         parts.append(f"executed={one_line(str(span.attributes[EXECUTED]), 8)}")
-    for name, tokens in _TOKENS.items():
-        if tokens in span.attributes:
-            parts.append(f"{name}={one_line(str(span.attributes[tokens]), 12)}")
+    for name, number in _NUMBERS.items():
+        if number in span.attributes:
+            parts.append(f"{name}={one_line(str(span.attributes[number]), 12)}")
     if ERROR_TYPE in span.attributes:
         parts.append(f"error={one_line(str(span.attributes[ERROR_TYPE]), 40)}")
     elif span.status == "ERROR":
