@@ -302,24 +302,24 @@ def _value(entry: str, word: Word, following: Word | None, *, letters: bool) -> 
     text = word.known
     rest: str | None = None
     if entry[0] != "-":
-        found = _mark(entry).search(text)
-        rest = text[found.end() :] if found else None
+        if found := _mark(entry).search(text):
+            rest = text[found.end() :]
     elif text[:1] != "-":
         return None
     elif len(entry) == 2 and text[:2] != "--":
-        known = re.match(r"-[A-Za-z0-9]*", text)
-        at = known[0].find(entry[1], 1) if known else -1
-        rest = text[at + 1 :].removeprefix("=") if at == 1 or (at > 1 and letters) else None
+        at = re.split("[^A-Za-z0-9]", text[1:], maxsplit=1)[0].find(entry[1])
+        if at == 0 or (at > 0 and letters):
+            rest = text[at + 2 :].removeprefix("=")
     else:
-        name, equals, after = text.partition("=")
+        name, _, after = text.partition("=")
         is_cut = name[:2] == entry[:2] == "--" and len(name) > 2 and entry.startswith(name)
-        if is_cut or (name[:1] == "-" and name.lstrip("-") == entry.lstrip("-")):
-            rest = after if equals else ""
-        elif entry[1] != "-" and text[:2] != "--" and (letters or text.startswith(entry)):
-            before, found_letters, after = text.partition(entry[1:])
-            rest = after if found_letters and before[:1] == "-" else None  # `-TTrm`
+        is_among = text.startswith(entry) or (letters and entry[1:] in text)  # `-TTrm`
+        if is_cut or name.lstrip("-") == entry.lstrip("-"):
+            rest = after
+        elif is_among and entry[1] != "-" and text[:2] != "--":
+            rest = text.partition(entry[1:])[2]
     if rest is None:
         return None
     if rest or word.value is None:
-        return Word(word.source, None if word.value is None else rest)
+        return Word(word.source, word.value and rest)
     return following or Word("", "")
