@@ -495,10 +495,7 @@ class _LineReader:
         start = self._index
         end = start
         number = len(self.commands)
-        while self._index < len(self._text):
-            redirection = self._read_redirection()
-            if redirection is None:
-                break
+        while redirection := self._read_redirection():
             redirections.append(redirection)
             end = self._index
             self._skip_blanks(newlines=False)
