@@ -155,12 +155,10 @@ class PathResolver:
         It may be more than bash finds: a quoted `*` counts as one here.
         """
         found = [""]
-        is_certain = True
         for number, name in enumerate(pattern.split("/")):
             separator = "/" if number else ""
             if not has_wildcard(name):
                 found = [f"{start}{separator}{name}" for start in found]
-                is_certain = False
                 continue
             matches = re.compile(_regex_of(name), re.DOTALL).fullmatch
             next_found = []
@@ -171,8 +169,7 @@ class PathResolver:
                     if not is_hidden and matches(entry.name):
                         next_found.append(f"{prefix}{entry.name}")
             found = next_found
-            is_certain = True
-        if not is_certain:
+        if not has_wildcard(name):  # it was added to what is there, and may not be there itself
             found = [path for path in found if os.path.lexists(os.path.join(directory, path))]
         return found or [pattern]
 
