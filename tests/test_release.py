@@ -30,7 +30,7 @@ def script() -> ModuleType:
     return module
 
 
-def test_wheel_and_sdist_contain_the_three_packages_and_nothing_else() -> None:
+def test_wheel_and_sdist_contain_the_packages_and_the_pytest_plugin_and_nothing_else() -> None:
     packages = {
         path.relative_to(ROOT).as_posix()
         for folder in FOLDERS
@@ -43,6 +43,7 @@ def test_wheel_and_sdist_contain_the_three_packages_and_nothing_else() -> None:
     )
 
     assert {"toolbus/py.typed", "toolbus/wire/PROTOCOL.md", "toolbus_server/py.typed"} <= wheel
+    assert "pytest_toolbus.py" in wheel
     assert wheel == {name.partition("/")[2] for name in packages}
     assert sdist == packages | {"README.md", "LICENSE", "CHANGELOG.md"}
 
