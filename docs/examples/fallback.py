@@ -33,7 +33,7 @@ class Fallback:
 
 async def main() -> None:
     fallback = Fallback(open_model("scripted:names.jsonl"))
-    model = open_model("scripted:one.jsonl")
+    model = open_model("scripted:outage.jsonl")
     async with Agent(None, model, model_middlewares=[fallback]) as agent:
         for text in ("I am Ann.", "Who am I?"):
             async for event in agent.run_stream_events(text):

@@ -46,6 +46,7 @@ __all__ = [
     "check_room",
     "check_url",
     "checked_instance",
+    "default_name",
     "expanded",
     "home_of",
     "is_drain",
@@ -186,6 +187,14 @@ class RoomSettings:
             context=found.used_context,
             lock=Path(lock) if lock else None,
         )
+
+
+def default_name(environ: Mapping[str, str], context: str | None = None) -> str:
+    """Return the name that the development key gives a process that names none.
+
+    Raises `ValueError` as `RoomSettings.resolve` does.
+    """
+    return _Sources(environ, context).default_name()
 
 
 def is_drain(value: Any) -> bool:
@@ -343,6 +352,10 @@ class _Sources:
             raise ValueError(f"{source.origin(name)} must be text")
         return value
 
+    def default_name(self) -> str:
+        """Return the name that is set, else that of the user."""
+        return self.text("name") or _user_name()
+
     def seconds(self, name: str) -> float | None:
         """Read a setting that is a number of seconds."""
         value, source = self._find(name)
@@ -436,7 +449,7 @@ def _token_source(
         return _configured(source, name, room, found)
     dev_keys = found.home / DEV_KEYS_FILE
     if is_loopback(url) and dev_keys.exists():
-        minted_for = name or found.text("name") or _user_name()
+        minted_for = name or found.default_name()
         return _minting(dev_keys, minted_for, room, ApiScope.full(), DEV_KEY_ORIGIN)
     text = f"no token: {_without_token(url, dev_keys, found)}"
     if found.used_context is not None:

@@ -7,6 +7,7 @@ flags, and receives what was chosen.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -20,9 +21,16 @@ from pydantic import Field, ValidationInfo, field_validator
 from toolbus.agents.agent import Agent
 from toolbus.agents.model_middlewares import ModelLog, ModelRetries
 from toolbus.agents.state_store import SqliteStateStore, StateStoreUnavailable
+from toolbus.auth.keys import KeyRing
+from toolbus.auth.tokens import ParticipantToken, TokenRefused
 from toolbus.chunks.json_values import shown
 from toolbus.cli.arguments import read_file, warn_if_readable
-from toolbus.cli.completion import complete_avatar, complete_installed, complete_toolkit
+from toolbus.cli.completion import (
+    complete_avatar,
+    complete_installed,
+    complete_owner,
+    complete_toolkit,
+)
 from toolbus.cli.options import takes
 from toolbus.cli.toolkit_options import (
     NO_FLAGS,
@@ -35,14 +43,16 @@ from toolbus.cli.toolkit_options import (
     operator_values,
 )
 from toolbus.diagnostics.exit_codes import UsageError
+from toolbus.diagnostics.join_errors import read_token
 from toolbus.factories.factory import ToolkitFactory
 from toolbus.models.registry import open_model
 from toolbus.permissions.modes import Mode
 from toolbus.permissions.permissions import Permissions
-from toolbus.permissions.rule import Rule
+from toolbus.permissions.rule import Rule, name_fault_in_rules
 from toolbus.permissions.toml_file import Place, TomlFile, TomlFileError, TomlTable
 from toolbus.records.records import Records
 from toolbus.room.room_client import RoomClient
+from toolbus.settings import DEV_KEYS_FILE, RoomSettings, default_name, home_of, is_loopback
 from toolbus.tools.toolkit import Toolkit
 from toolbus.turns.agent_state import AgentState
 from toolbus.turns.approvals import Approver
@@ -52,7 +62,14 @@ from toolbus.turns.turn_assembly import ToolkitNames
 from toolbus.turns.turn_toolkits import RequiredToolkit
 from toolbus.untrusted_text import one_line
 
-__all__ = ["AgentChoices", "InstalledAvatar", "agent_of", "chooses_an_agent", "read_avatar"]
+__all__ = [
+    "AgentChoices",
+    "InstalledAvatar",
+    "agent_of",
+    "chooses_an_agent",
+    "own_identity",
+    "read_avatar",
+]
 
 
 T = TypeVar("T")
@@ -134,6 +151,15 @@ class AgentChoices:
         Path | None,
         _Option(metavar="FILE", help="A file of rules for the calls that the agent makes."),
     ] = None
+    trust: Annotated[
+        list[str] | None,
+        _Option(
+            metavar="NAME",
+            help="An owner of toolkits whose tools are believed: what they call read-only runs "
+            "without a question. Repeatable.",
+            autocompletion=complete_owner,
+        ),
+    ] = None
     mode: Annotated[
         str | None,
         _Option(
@@ -193,6 +219,7 @@ def agent_of(
     name: str,
     approve: Approver | None = None,
     records: Records | None = None,
+    trusted: Sequence[str] = (),
 ) -> Agent:
     """Make the agent that the flags describe. Nothing is sent, and nothing is started.
 
@@ -202,6 +229,7 @@ def agent_of(
         name: The name of the agent.
         approve: Asks a person about a call; without it, what would be asked is denied.
         records: Where the calls that it makes are recorded.
+        trusted: Owners that it trusts without `--trust`.
 
     Raises:
         UsageError: A flag is wrong, or what it names: the message says what to do.
@@ -250,7 +278,7 @@ def agent_of(
             builders=[offered_builder(reference, choices.flags) for reference in offer],
             groups=groups,
             skills=avatar.skills,
-            permissions=avatar.restricted(_permissions(choices.permissions, choices.mode)),
+            permissions=avatar.restricted(_permissions(choices, trusted)),
             approve=approve,
             model_middlewares=[ModelRetries(), ModelLog()],
             records=records,
@@ -326,15 +354,38 @@ def _states(path: Path | None) -> SqliteStateStore | None:
     return states
 
 
-def _permissions(path: Path | None, mode: str | None) -> Permissions:
+def _permissions(choices: AgentChoices, trusted: Sequence[str]) -> Permissions:
     permissions = Permissions()
-    if path is not None:
+    if choices.permissions is not None:
         with _naming("--permissions"):
-            permissions = Permissions.from_toml(path)
-    if mode is not None:
+            permissions = Permissions.from_toml(choices.permissions)
+    if choices.mode is not None:
         with _naming("--mode"):
-            permissions = replace(permissions, mode=cast(Mode, mode))
-    return permissions
+            permissions = replace(permissions, mode=cast(Mode, choices.mode))
+    for owner in choices.trust or ():
+        if (fault := name_fault_in_rules(owner)) is not None:
+            raise UsageError(f"--trust: {shown(owner)} {fault}")
+    owners = (*permissions.trusted_owners, *trusted, *(choices.trust or ()))
+    return replace(permissions, trusted_owners=tuple(dict.fromkeys(owners)))
+
+
+async def own_identity(settings: RoomSettings, context: str | None) -> tuple[str, ...]:
+    """Return the name of this user's own programs, which an agent of this user trusts.
+
+    Empty unless the token of `settings` is signed by the key of `dev-keys.toml`, and the server is
+    on this machine: whoever reads that key can be anybody there, so its user hosts these toolkits.
+
+    Raises `UsageError` if the token cannot be read.
+    """
+    token = await read_token(settings)
+    if not is_loopback(settings.url):
+        return ()
+    try:
+        keys = KeyRing.load(home_of(os.environ) / DEV_KEYS_FILE)
+        ParticipantToken.from_jwt(token, keys)
+        return (default_name(os.environ, context),)
+    except (OSError, ValueError, TokenRefused):
+        return ()
 
 
 # `--groups FILE`: toolkits that an agent switches on and off together, for people to write

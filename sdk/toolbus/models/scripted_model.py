@@ -8,23 +8,26 @@ out:
     {"text": "It is noon."}
 
 `name` is `toolkit.tool` or the name that a provider would get. `arguments` may be any JSON, also
-text that is no JSON, as models write it.
+text that is not JSON, as models write it. A line `{"error": "..."}` is a `ModelError` in place of a
+reply.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.models import scripted
 from toolbus.models.adapter import Adapter, Plain
 from toolbus.models.model_error import ModelError
 
 __all__ = ["ScriptedModel"]
 
+_logger = bounded_logger(__name__)
 _MAX_BYTES = 16 * 1024 * 1024
 _PIECE_CHARS = 16
 
@@ -33,7 +36,8 @@ class ScriptedModel:
     """Gives the replies of a file, one after the other.
 
     Each conversation reads the file from its start: the number of replies in the conversation
-    tells which one is next. The file is read here, and not again.
+    tells which one is next. After the last one the first is next again, and the log says so. The
+    file is read here, and not again.
 
     Raises `ValueError` for a file that cannot be read, and for a mistake in it, with path and line.
     """
@@ -46,25 +50,27 @@ class ScriptedModel:
         self.name: str = f"scripted:{self._path}"
         """The name that `open_model` was given."""
         self._replies = list(_read(self._path))
+        if not self._replies:
+            raise ValueError(f"{path} has no reply")
 
     def __repr__(self) -> str:
         return f"<model {self.name}>"
 
     async def reply(self, request: Mapping[str, Any]) -> Plain:
-        """Return the next reply. Raises `ModelError` when there is none left."""
+        """Return the next reply. Raises `ModelError` for a line that is an error."""
         number = sum(message.get("role") == "model" for message in request["messages"])
-        if number >= len(self._replies):
-            raise ModelError(
-                f"the conversation asks for reply {number + 1}, and {self._path} has "
-                f"{len(self._replies)}: add a line for it"
-            )
-        written = self._replies[number]
+        round_number, line = divmod(number, len(self._replies))
+        if round_number and line == 0:
+            _logger.warning("%s has no more replies: it begins again with the first", self._path)
+        written = self._replies[line]
+        if written["error"]:
+            raise ModelError(written["error"])
         # The ids differ within a conversation, and are the same each time.
         uses = [{"id": f"use-{number + 1}-{n}"} | use for n, use in enumerate(written["uses"], 1)]
         return {"role": "model", "text": written["text"], "uses": uses}
 
     async def stream(self, request: Mapping[str, Any]) -> AsyncGenerator[Plain, None]:
-        """Yield the next reply in pieces. Raises `ModelError` when there is none left."""
+        """Yield the next reply in pieces. Raises `ModelError` for a line that is an error."""
         reply = await self.reply(request)
         text = reply["text"]
         for start in range(0, len(text), _PIECE_CHARS):
@@ -76,7 +82,7 @@ class ScriptedModel:
 
 
 def _read(path: Path) -> Iterator[Plain]:
-    """Yield text and uses of each reply."""
+    """Yield text, uses and error of each reply."""
     try:
         with path.open("rb") as file:
             data = file.read(_MAX_BYTES + 1)
@@ -104,23 +110,22 @@ def _reply_of(line: str) -> Plain:
         reply = json.loads(line)
     except json.JSONDecodeError as error:
         raise ValueError(f"not JSON: {error.msg} at column {error.colno}") from None
-    _check_keys(reply, "a reply", {"text", "uses"})
-    text = reply.get("text", "")
-    uses = reply.get("uses", [])
-    if not isinstance(text, str) or not isinstance(uses, list):
-        raise ValueError("text must be text, and uses must be a list")
-    if not text and not uses:
-        raise ValueError("a reply has text, uses, or both")
+    _check_keys(reply, "a reply", ("text", "uses", "error"))
+    text, uses, failure = reply.get("text", ""), reply.get("uses", []), reply.get("error", "")
+    if not isinstance(text, str) or not isinstance(uses, list) or not isinstance(failure, str):
+        raise ValueError("text and error must be text, and uses must be a list")
+    if bool(failure) == bool(text or uses):
+        raise ValueError("a reply has text, uses, or both; or else an error")
     for use in uses:
-        _check_keys(use, "a use", {"name", "arguments"})
+        _check_keys(use, "a use", ("name", "arguments"))
         if not isinstance(use.get("name"), str) or not use["name"]:
             raise ValueError("a use needs the name of a tool")
     made = [{"name": use["name"], "arguments": use.get("arguments", {})} for use in uses]
-    return {"text": text, "uses": made}
+    return {"text": text, "uses": made, "error": failure}
 
 
-def _check_keys(value: Any, what: str, known: set[str]) -> None:
+def _check_keys(value: Any, what: str, known: Sequence[str]) -> None:
     if not isinstance(value, dict):
         raise ValueError(f"{what} must be a JSON object")
-    if unknown := sorted(value.keys() - known):
-        raise ValueError(f"{what} has no {unknown[0]!r}, only {' and '.join(sorted(known))}")
+    if unknown := sorted(value.keys() - set(known)):
+        raise ValueError(f"{what} has no {unknown[0]!r}, only {', '.join(known)}")

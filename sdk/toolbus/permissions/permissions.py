@@ -299,7 +299,7 @@ class Permissions:
             or assessment.matches
         )
         if loosens and not judged.is_trusted:
-            words += f"; {_owner(judged.tool)} is not in trusted_owners, so its word allows nothing"
+            words += f"; {_untrusted(judged.tool)}, so its word allows nothing"
         return f"{judged.with_message(words)}."
 
 
@@ -359,7 +359,7 @@ class _Judged(NamedTuple):
         asked: frozenset[str] | None = frozenset()
         doubt = _NOT_JUDGED
         if not self.is_trusted:
-            doubt = f"{_owner(self.tool)} is not in trusted_owners"
+            doubt = _untrusted(self.tool)
         elif assessment.source == "tool":
             certain = [match for match in assessment.matches if match not in assessment.uncertain]
             if found := self._matching(groups, certain):
@@ -474,6 +474,10 @@ def _name(tool: JudgedTool) -> str:
 
 def _owner(tool: JudgedTool) -> str:
     return f"its owner {shortened(one_line(full_name(tool.owner, tool.alias)), 170)}"
+
+
+def _untrusted(tool: JudgedTool) -> str:
+    return f"{_owner(tool)} is not in trusted_owners (flag --trust)"
 
 
 def _quoted(text: str) -> str:

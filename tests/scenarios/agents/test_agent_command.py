@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,14 @@ def slow(said: str, gate: str) -> str:
     with open(gate) as waiting:
         return waiting.read()
 
+@tool(read_only=True)
+def read() -> str:
+    '''Read.'''
+    return "read"
+
 doors = Toolkit("doors", [slow])
+reader = Toolkit("reader", [read])
+archive = Toolkit("archive", [read])
 """
 ASK = ("call", "helper.ask", "--participant", "helper", "--stream", "--json")
 CLOCK = 'tools:=[{"name": "clock"}]'
@@ -96,6 +104,42 @@ def test_agent_waits_for_its_tools_answers_and_goes_on_after_a_restart(
         again = events(toolbus.run_here(*ASK, "text=And now?", "--name", "ann"))
         assert helper.end(signal.SIGINT) == Outcome(0, "", "")
     assert again[-1]["text"] == "Later."
+
+
+@pytest.mark.parametrize(
+    ("kit", "is_own_key", "trusted", "state"),
+    [
+        ("reader", True, (), "ok"),  # its owner has the name that programs of this user have
+        ("reader", False, (), "denied"),
+        ("archive", True, (), "denied"),
+        ("archive", True, ("bob", "eve"), "ok"),
+    ],
+)
+def test_agent_believes_tools_of_its_user_and_of_owners_that_it_trusts(
+    toolbus: CommandLine,
+    tmp_path: Path,
+    kit: str,
+    is_own_key: bool,
+    trusted: Sequence[str],
+    state: str,
+) -> None:
+    owner = ("--name", "eve") if kit == "archive" else ()
+    model = scripted(tmp_path, {"uses": [{"name": f"{kit}.read"}]}, {"text": "Done."})
+    token = toolbus.run_here("token", "create", "--name", "helper", "--preset", "agent").out
+    flags = [part for name in trusted for part in ("--trust", name)]
+    helper_line = toolbus
+    if not is_own_key:  # its home has no key, so that nobody knows who signed the token
+        flags += ["--token", token.strip()]
+        home = {"TOOLBUS_HOME": str(tmp_path)}
+        helper_line = replace(toolbus, variables={**toolbus.variables, **home})
+    with (
+        toolbus.hosting(f"kits:{kit}", *owner),
+        agent(helper_line, *model, "--require", kit, *flags),
+    ):
+        answer = events(toolbus.run_here(*ASK, "text=Read.", "--name", "ann"))
+    (result,) = (event for event in answer if event["type"] == "tool_result")
+    assert result["state"] == state
+    assert state == "ok" or "is not in trusted_owners (flag --trust)" in result["text"]
 
 
 @contextmanager

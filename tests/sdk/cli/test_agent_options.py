@@ -85,6 +85,7 @@ def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--groups", "none"], "--groups: none: the file cannot be read"),
         (["--permissions", "mistake.toml"], "--permissions: mistake.toml:2: unknown key 'moed'"),
         (["--mode", "yolo"], "--mode: mode must be default, accept_edits, explore"),
+        (["--trust", "*"], "--trust: '*' must be one name"),
         (["--max-steps", "0"], "'--max-steps'"),
         (["--max-tokens", "many"], "'--max-tokens'"),
         (["--tool-budget", "-1"], "'--tool-budget'"),

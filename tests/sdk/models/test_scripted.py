@@ -80,9 +80,28 @@ async def test_a_conversation_runs_through_the_file(model: Model, is_streamed: b
             assert conversation[2]["results"][0]["text"] == "hello Ada"
             assert asked["system"].startswith("Be kind.")
             assert [each["name"] for each in asked["tools"]] == ["people__greet"]
-        with pytest.raises(ModelError, match=r"asks for reply 4, and .* has 3: add a line"):
-            await model.reply(adapter.request(turn, [*conversation, adapter.user("More.")]))
     await model.aclose()
+
+
+async def test_a_script_begins_again_after_its_last_reply(
+    model: Model, caplog: pytest.LogCaptureFixture
+) -> None:
+    replies: list[Any] = []
+    for _ in range(2 * 3):
+        replies.append(await model.reply({"messages": replies}))
+    texts = [model.adapter.text(reply) for reply in replies]
+    assert texts == ["I greet them both.", "", "Done.\u2028Really."] * 2
+    assert [use.id for use in model.adapter.uses(replies[3])] == ["use-4-1", "use-4-2"]
+    assert [record.getMessage().partition("replies.jsonl")[2] for record in caplog.records] == [
+        " has no more replies: it begins again with the first"
+    ]
+
+
+async def test_a_line_may_be_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "replies.jsonl"
+    path.write_text('{"error": "the model is overloaded"}\n', encoding="utf-8")
+    with pytest.raises(ModelError, match="the model is overloaded"):
+        await ScriptedModel(path).reply({"messages": []})
 
 
 @pytest.mark.parametrize(
@@ -90,10 +109,11 @@ async def test_a_conversation_runs_through_the_file(model: Model, is_streamed: b
     [
         ("{", "not JSON: "),
         ('"text"', "a reply must be a JSON object"),
-        ("{}", "a reply has text, uses, or both"),
-        ('{"text": 1}', "text must be text"),
+        ("{}", "a reply has text, uses, or both; or else an error"),
+        ('{"text": "a", "error": "b"}', "or else an error"),
+        ('{"text": 1}', "text and error must be text"),
         ('{"uses": {}}', "uses must be a list"),
-        ('{"tools": []}', "a reply has no 'tools', only text and uses"),
+        ('{"tools": []}', "a reply has no 'tools', only text, uses, error"),
         ('{"uses": [1]}', "a use must be a JSON object"),
         ('{"uses": [{"arguments": {}}]}', "a use needs the name of a tool"),
         ('{"uses": [{"name": "a.b", "args": {}}]}', "a use has no 'args'"),
@@ -112,6 +132,13 @@ def test_a_mistake_is_told_with_its_line(line: str, words: str, tmp_path: Path) 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot be read: No such file"):
         open_model(f"scripted:{tmp_path}/none.jsonl")
+
+
+def test_a_file_without_a_reply_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "replies.jsonl"
+    path.write_text("# none yet\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"replies\.jsonl has no reply"):
+        ScriptedModel(path)
 
 
 def test_a_stream_that_ended_early_is_an_error() -> None:

@@ -14,7 +14,7 @@ import typer
 from toolbus.agents.agent import Agent
 from toolbus.auth.grants import is_toolkit_name
 from toolbus.chunks.json_values import shown
-from toolbus.cli.agent_options import AgentChoices, agent_of, chooses_an_agent
+from toolbus.cli.agent_options import AgentChoices, agent_of, chooses_an_agent, own_identity
 from toolbus.cli.error_report import reporting_cancel
 from toolbus.cli.options import Instance, RecordChoices, check_drain, takes
 from toolbus.cli.room_options import Locked, RoomOptions, joins_a_room, read_lock, say_hosted
@@ -32,13 +32,15 @@ from toolbus.telemetry import configure
 from toolbus.tools.toolkit import Toolkit
 from toolbus.turns.builders import run_concurrently
 from toolbus.turns.turn_toolkits import RequiredToolkit
+from toolbus.untrusted_text import one_line
 
 __all__ = ["AgentRoom", "agent"]
 
 _DRAIN_S = 60.0
 """More than a host has: an answer takes several requests to a model, and calls of tools."""
 _NO_RULES = (
-    "  note: without --permissions FILE or --mode it calls only what it knows to be read-only"
+    "  note: without --permissions FILE or --mode it calls only tools that are read-only, its own "
+    "and those of owners that it trusts (--trust NAME): "
 )
 
 
@@ -135,10 +137,12 @@ def host_agent(  # noqa: PLR0913 - a parameter for each flag
             wait = settings.wait
         name = _name_of(settings, options.name)
         store = records.open()
-        made = agent_of(None, choices, name=name, records=store)
+        trusted = asyncio.run(own_identity(settings, options.context))
+        made = agent_of(None, choices, name=name, records=store, trusted=trusted)
         made.toolkit.records = store
         if choices.permissions is None and choices.mode is None:
-            typer.echo(_NO_RULES, err=True)
+            owners = map(one_line, (*trusted, *(choices.trust or ())))
+            typer.echo(_NO_RULES + (", ".join(owners) or "none so far"), err=True)
         room = AgentRoom(
             made,
             waits=wait,

@@ -13,7 +13,7 @@ from typing import Annotated, Any, BinaryIO, TextIO
 import typer
 
 from toolbus.agents.agent import Agent
-from toolbus.cli.agent_options import AgentChoices, agent_of, chooses_an_agent
+from toolbus.cli.agent_options import AgentChoices, agent_of, chooses_an_agent, own_identity
 from toolbus.cli.arguments import read_json_option
 from toolbus.cli.chat.agents import Asked, LocalAgent, RemoteAgent, find_agent
 from toolbus.cli.chat.commands import COMMANDS, Quit, run_command
@@ -115,7 +115,14 @@ def ask_agent(  # noqa: PLR0913 - a parameter for each flag
                 found = await find_agent(room, agent or "", participant)
                 yield RemoteAgent(room, found, waits=is_interactive, **asked)
                 return
-            made = agent_of(room, choices, name=agent or _LOCAL_NAME, approve=session.ask_person)
+            trusted = await own_identity(options.resolve(), options.context)
+            made = agent_of(
+                room,
+                choices,
+                name=agent or _LOCAL_NAME,
+                approve=session.ask_person,
+                trusted=trusted,
+            )
             async with _started(made, room):
                 yield LocalAgent(made, **asked)
 
