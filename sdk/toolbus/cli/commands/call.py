@@ -169,7 +169,12 @@ def call(  # noqa: PLR0913 - a parameter for each flag
         if is_toolkit_name(tool) and arguments and is_tool_name(arguments[0]):
             raise UsageError(f"{text}: did you mean {tool}.{arguments[0]}?")
         raise UsageError(f"{text}: write toolkit.tool, for example clock.now")
-    _check_times(timeout, wait_for_host)
+    if timeout is not None and not 0 < timeout < MAX_TIMEOUT_S:
+        raise UsageError(f"--timeout must be a number of seconds above 0 and below {MAX_TIMEOUT_S}")
+    if wait_for_host is not None and not 0 <= wait_for_host < MAX_TIMEOUT_S:
+        raise UsageError(
+            f"--wait-for-host must be a number of seconds, 0 or more and below {MAX_TIMEOUT_S}"
+        )
     output = ValueOutput(as_json=options.as_json, path=out)
     call_options = {
         "participant": participant,
@@ -224,15 +229,6 @@ def _run(plan: _Plan, options: RoomOptions, locked: Path | None) -> None:
     finally:
         if plan.trace is not None:
             plan.trace.show(as_json=options.as_json)
-
-
-def _check_times(timeout: float | None, wait_for_host: float | None) -> None:
-    if timeout is not None and not 0 < timeout < MAX_TIMEOUT_S:
-        raise UsageError(f"--timeout must be a number of seconds above 0 and below {MAX_TIMEOUT_S}")
-    if wait_for_host is not None and not 0 <= wait_for_host < MAX_TIMEOUT_S:
-        raise UsageError(
-            f"--wait-for-host must be a number of seconds, 0 or more and below {MAX_TIMEOUT_S}"
-        )
 
 
 def _attachment(path: Path | None) -> Path | FileChunk | None:

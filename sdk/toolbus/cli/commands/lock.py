@@ -103,7 +103,7 @@ def lock(
     chosen = _Chosen(tuple(dict.fromkeys(toolkits or ())), participant)
     if check:
         changes = in_room(options, lambda room: _check(room, old, chosen), locked=False)
-        count = len([entry for entry in old.toolkits if chosen.covers(entry)])
+        count = sum(chosen.covers(entry) for entry in old.toolkits)
         summary = f"{path}: {counted(count, 'toolkit')} in the file, {len(changes)} different"
     else:
         new, changes = in_room(options, lambda room: _updated(room, old, chosen), locked=False)
