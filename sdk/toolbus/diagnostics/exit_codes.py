@@ -94,11 +94,6 @@ class CallTarget:
         return f"{self.toolkit}.{self.tool}"
 
     @property
-    def quoted_name(self) -> str:
-        """The full name as typed in a shell."""
-        return shlex.quote(self.full_name)
-
-    @property
     def show_command(self) -> str:
         """The command that shows the tool; the toolkit if no tool is given."""
         words = ["toolbus", "tools", self.toolkit or "TOOLKIT"]
@@ -219,7 +214,7 @@ def _allow_step(target: CallTarget, lacks: object) -> str:
     tools = shlex.quote(target.toolkit)
     use = "see and call its tools"
     if target.tool:
-        tools = target.quoted_name
+        tools = shlex.quote(target.full_name)
         use = "call this tool"
     name = "NAME"
     if lacks == "principal" and target.principal is not None:

@@ -43,7 +43,9 @@ def load_error_text(error: Exception | SystemExit) -> str:
     """
     text = error_text(error)
     own, others = _lines(error)
-    if _is_refusal(error):
+    frames = traceback.extract_tb(error.__traceback__)
+    is_theirs = bool(frames) and _is_in(Path(frames[-1].filename), _ready_made())
+    if is_theirs and isinstance(error, ValueError | ImportError):  # or a package is missing
         others = []
     elif not isinstance(error, ValidationError):
         text = f"{type(error).__name__}: {text}"
@@ -51,13 +53,6 @@ def load_error_text(error: Exception | SystemExit) -> str:
     if not line or isinstance(error, SyntaxError):  # whose text has one
         return text
     return f"{text} ({line})"
-
-
-def _is_refusal(error: BaseException) -> bool:
-    """Whether a ready-made toolkit refuses its config, or lacks a package."""
-    frames = traceback.extract_tb(error.__traceback__)
-    is_theirs = bool(frames) and _is_in(Path(frames[-1].filename), _ready_made())
-    return is_theirs and isinstance(error, ValueError | ImportError)
 
 
 def _ready_made() -> tuple[Path, ...]:
