@@ -350,11 +350,12 @@ def checked_toolkits(option: str, values: Iterable[T], *kinds: type[T]) -> tuple
     toolkits = tuple(values)
     for toolkit in toolkits:
         if not isinstance(toolkit, kinds):
-            text = f"{name}({shown(toolkit)})" if isinstance(toolkit, str) else name
-            wrap = (
-                f"; write {name}('name', [...])" if name == "Toolkit" and callable(toolkit) else ""
-            )
-            raise TypeError(f"{option} must contain {text}, not {type(toolkit).__name__}{wrap}")
+            text = f"{name}, not {type(toolkit).__name__}"
+            if isinstance(toolkit, str):
+                text = f"{name}({shown(toolkit)}), not str"
+            elif name == "Toolkit" and callable(toolkit):
+                text += "; write Toolkit('name', [...])"
+            raise TypeError(f"{option} must contain {text}")
     return toolkits
 
 
