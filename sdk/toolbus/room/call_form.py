@@ -160,10 +160,11 @@ def refuse_unknown(
     """Raise TypeError, with the nearest option, for a keyword that is not an option of a method."""
     for name in names:
         if name not in options:
-            near = get_close_matches(name, options, n=1)
-            hint = f"; did you mean {near[0]}=?" if near else ""
+            hint = ""
             if new := RENAMED_PARTS.get(f"{method}({name}=)"):
                 hint = f"; it is now {new}"
+            elif near := get_close_matches(name, options, n=1):
+                hint = f"; did you mean {near[0]}=?"
             raise TypeError(f"{method} has no option {cut(name)!r}{hint}")
 
 
