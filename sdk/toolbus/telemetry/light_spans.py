@@ -157,12 +157,24 @@ class LightSpan(trace.Span):
     ) -> None:
         """Add an event, until the end; without a timestamp it happened now."""
         if self.end_ns is None:
-            self.events = self.recorder.with_event(self, name, attributes, timestamp)
+            limits = self.recorder.limits
+            bounded = BoundedAttributes(
+                limits.max_event_attributes, attributes, max_value_len=limits.max_attribute_length
+            )
+            events = _bounded(self.events, limits.max_events)
+            events.append(Event(name, bounded, timestamp))
+            self.events = events
 
     def add_link(self, context: SpanContext, attributes: Mapping[str, Any] | None = None) -> None:
         """Point to another span, until the end."""
         if self.end_ns is None and (context.is_valid or attributes or context.trace_state):
-            self.links = self.recorder.with_link(self, context, attributes)
+            limits = self.recorder.limits
+            bounded = BoundedAttributes(
+                limits.max_link_attributes, attributes, max_value_len=limits.max_attribute_length
+            )
+            links = _bounded(self.links, limits.max_links)
+            links.append(Link(context, bounded))
+            self.links = links
 
     def update_name(self, name: str) -> None:
         """Change the name, until the end."""
@@ -225,7 +237,8 @@ class LightRecorder:
         self._ids = provider.id_generator
         self._root_bound = _root_bound(os.environ)
         self._on_end: Callable[[Any], None] = processor.on_end
-        self._limits = limits
+        self.limits: SpanLimits = limits
+        """How much a span may contain."""
         self._scope = InstrumentationScope(SCOPE, toolbus_version())
         self._added: list[SpanProcessor] = []
         self._sdk: SpanRecorder | None = None
@@ -302,40 +315,12 @@ class LightRecorder:
         """Names the process that records; another one in a process that was forked."""
         return self._provider.resource
 
-    def with_event(
-        self,
-        span: LightSpan,
-        name: str,
-        attributes: Mapping[str, Any] | None,
-        timestamp: int | None,
-    ) -> Sequence[Event]:
-        """Return a span's events and one more, within the limits."""
-        limits = self._limits
-        bounded = BoundedAttributes(
-            limits.max_event_attributes, attributes, max_value_len=limits.max_attribute_length
-        )
-        events = _bounded(span.events, limits.max_events)
-        events.append(Event(name, bounded, timestamp))
-        return events
-
-    def with_link(
-        self, span: LightSpan, context: SpanContext, attributes: Mapping[str, Any] | None
-    ) -> Sequence[Link]:
-        """Return a span's links and one more, within the limits."""
-        limits = self._limits
-        bounded = BoundedAttributes(
-            limits.max_link_attributes, attributes, max_value_len=limits.max_attribute_length
-        )
-        links = _bounded(span.links, limits.max_links)
-        links.append(Link(context, bounded))
-        return links
-
     def attributes_of(self, span: LightSpan) -> BoundedAttributes:
         """Merge what was set on a span, within the limits."""
         bounded = BoundedAttributes(
-            self._limits.max_span_attributes,
+            self.limits.max_span_attributes,
             immutable=False,
-            max_value_len=self._limits.max_span_attribute_length,
+            max_value_len=self.limits.max_span_attribute_length,
         )
         for part in tuple(span.written):
             bounded.update(part)
@@ -343,7 +328,6 @@ class LightRecorder:
 
     def readable(self, span: LightSpan) -> ReadableSpan:
         """Return a span as the SDK's."""
-        limits = self._limits
         return ReadableSpan(
             name=span.name,
             context=span.context,
@@ -351,7 +335,7 @@ class LightRecorder:
             resource=self.resource,
             attributes=self.attributes_of(span),
             events=span.events,
-            links=_bounded(span.links, limits.max_links) if span.links else (),
+            links=span.links and _bounded(span.links, self.limits.max_links),
             kind=span.kind,
             status=span.status,
             start_time=span.start_ns,
