@@ -77,13 +77,8 @@ class ChatClient(_OpenAIClient):
     """Chat completions, which compatible servers have too."""
 
     _asks_with = "messages"
+    _asks_for_counts = True
     OPTIONS = frozenset(inspect.signature(AsyncCompletions.create).parameters)
-
-    def __init__(
-        self, model: str, base_url: str | None, key: SecretStr, options: Mapping[str, Any]
-    ) -> None:
-        super().__init__(model, base_url, key, options)
-        self._asks_for_counts = "stream_options" not in options
 
     @property
     def _create(self) -> Callable[..., Any]:
@@ -96,7 +91,7 @@ class ChatClient(_OpenAIClient):
         (openai/openai-agents-python#442, songquanpeng/one-api#1423): they are asked without it,
         from then on. Mistral tells the counts in any case.
         """
-        if not self._asks_for_counts:
+        if not self._asks_for_counts or "stream_options" in self._more:
             return await super().stream(request)
         try:
             return await super().stream({"stream_options": {"include_usage": True}, **request})
