@@ -484,7 +484,16 @@ class ToolBudget:
         self._required = {toolkit.name for toolkit in needed}
         taken = {toolkit.name for toolkit in local}
         taken |= {toolkit.alias or toolkit.name for toolkit in needed}
-        self._toolkit = self._named(taken)
+        toolkit = self._tools.toolkit
+        name = toolkit.name
+        if name in taken:
+            others = (f"room_{toolkit.name}{number or ''}" for number in count())
+            name = next(other for other in others if other not in taken)
+            _logger.warning(
+                "the agent has another toolkit %s: the one that searches the room is %s",
+                *(toolkit.name, name),
+            )
+        self._toolkit = LocalToolkit(toolkit, name)
 
     @asynccontextmanager
     async def following(self, room: RoomClient) -> AsyncIterator[None]:
@@ -500,16 +509,3 @@ class ToolBudget:
         if self._tools.tokens_beside(self._required) <= self._tokens:
             return {"available": True, "always": [*always]}
         return {"available": False, "always": [*always, self._toolkit]}
-
-    def _named(self, taken: set[str]) -> LocalToolkit:
-        """Return the toolkit that searches, by a name that is free."""
-        toolkit = self._tools.toolkit
-        name = toolkit.name
-        if name in taken:
-            others = (f"room_{toolkit.name}{number or ''}" for number in count())
-            name = next(other for other in others if other not in taken)
-            _logger.warning(
-                "the agent has another toolkit %s: the one that searches the room is %s",
-                *(toolkit.name, name),
-            )
-        return LocalToolkit(toolkit, name)

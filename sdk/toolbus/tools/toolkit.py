@@ -245,7 +245,15 @@ class Toolkit:
             TypeError: One is not a function or a tool.
             ValueError: Two tools would have one name, or there would be over 1,000.
         """
-        all_tools = {**self._tools, **self._further(tools)}
+        all_tools = self._tools.copy()
+        for value in tools:
+            made = _as_tool(self.name, value)
+            if made.name in all_tools:
+                raise ValueError(
+                    f"toolkit {self.name!r} would have two tools named {made.name!r}: "
+                    f"{_origin(all_tools[made.name])} and {_origin(made)}"
+                )
+            all_tools[made.name] = made
         return self._redefined(_checked_number(self.name, all_tools))
 
     def without(self, *names: str) -> Self:
@@ -265,19 +273,6 @@ class Toolkit:
                 raise ValueError(f"toolkit {self.name!r} has no tool {shown(name)}: {cut(hint)}")
         remaining = {name: tool for name, tool in self._tools.items() if name not in names}
         return self._redefined(remaining)
-
-    def _further(self, tools: Iterable[Tool | Callable[..., Any]]) -> dict[str, Tool]:
-        further: dict[str, Tool] = {}
-        for value in tools:
-            made = _as_tool(self.name, value)
-            other = further.get(made.name) or self._tools.get(made.name)
-            if other is not None:
-                raise ValueError(
-                    f"toolkit {self.name!r} would have two tools named {made.name!r}: "
-                    f"{_origin(other)} and {_origin(made)}"
-                )
-            further[made.name] = made
-        return further
 
     def _redefined(self, tools: dict[str, Tool]) -> Self:
         """Return a copy with other tools; it is neither hosted nor running anywhere."""
