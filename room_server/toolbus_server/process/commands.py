@@ -259,25 +259,22 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
             workers,
             metrics,
         )
-        _run(options, as_json=json)
+        output = chosen_output()
+        is_record = output is not None and output.as_json
+        warn = _logger.warning if is_record else partial(typer.echo, err=True)
+        settings = options.to_settings(environ, warn)
+        options.check_redis(warn)
+        log_to_stderr()
 
+        def announce(url: str) -> None:
+            typer.echo(json_codec.dumps({"url": url}) if json else f"listening on {url}")
 
-def _run(options: ServeOptions, *, as_json: bool) -> None:
-    def announce(url: str) -> None:
-        typer.echo(json_codec.dumps({"url": url}) if as_json else f"listening on {url}")
+        if workers > 1:
+            from toolbus_server.process.workers import run_workers  # workers need Redis
 
-    output = chosen_output()
-    is_record = output is not None and output.as_json
-    warn = _logger.warning if is_record else partial(typer.echo, err=True)
-    settings = options.to_settings(environ, warn)
-    options.check_redis(warn)
-    log_to_stderr()
-    if options.workers > 1:
-        from toolbus_server.process.workers import run_workers  # workers need Redis
-
-        run_workers(options, settings, announce)
-    else:
-        run(options, settings, environ, announce)
+            run_workers(options, settings, announce)
+        else:
+            run(options, settings, environ, announce)
 
 
 _DEFAULT_KEYS = Path("keys.toml")
