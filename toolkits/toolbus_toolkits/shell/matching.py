@@ -103,8 +103,9 @@ def _input_of(command: SimpleCommand, outer: str | None) -> str | None:
         return None if command.is_piped else outer
     if len(given) == 1 and (text := given[0].text) is not None:
         return text.value
-    is_empty = all(entry.target and entry.target.value == "/dev/null" for entry in given)
-    return "" if is_empty else None
+    if all(entry.target and entry.target.value == "/dev/null" for entry in given):
+        return ""
+    return None
 
 
 def _lines_that_it_reads(found: LineCommand) -> tuple[SimpleCommand, ...]:

@@ -156,8 +156,9 @@ def _pip(command: SimpleCommand) -> Effect:
     if "config" in values and any(value in (None, "set", "unset", "edit") for value in values):
         return _changes_settings("pip config")
     effect = _PIP_EFFECT(command)
-    is_pip = command.words[0].value == "pip"
-    return effect if is_pip else replace(effect, same=renamed(command, 1, "pip"))
+    if command.words[0].value == "pip":
+        return effect
+    return replace(effect, same=renamed(command, 1, "pip"))
 
 
 _PIP_EFFECT = with_subcommands(_PIP_TOP, _PIP_ROWS, _PIP_WHYS)

@@ -326,11 +326,11 @@ def _containers(command: SimpleCommand) -> Effect:
     if values[:1] == ["compose"] and {"exec", "run", None} & set(values):
         # Options may stand before its sub-command.
         return replace(effect, runs_words=True)
-    if len(values) < 2 or values[0] not in ("container", "image", "builder"):
+    if len(values) < 2 or values[0] not in ("container", "image", "builder") or not values[1]:
         return effect
     # `docker container run` is `docker run`, and `docker image rm` is `docker rmi`.
     name = "rmi" if values[:2] in (["image", "rm"], ["image", "remove"]) else values[1]
-    return replace(effect, same=renamed(command, 3, f"{program} {name}")) if name else effect
+    return replace(effect, same=renamed(command, 3, f"{program} {name}"))
 
 
 ROWS: tuple[Command, ...] = (*_DOCKER_ROWS, *_KUBECTL_ROWS, *_GH_ROWS)

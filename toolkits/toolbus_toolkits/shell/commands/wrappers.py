@@ -49,8 +49,9 @@ def tails(command: SimpleCommand, start: int = 1) -> tuple[SimpleCommand, ...]:
     if len(begins) > _MAX_TAILS:
         return (unknown_command(command.source),)
     found = tuple(_from(command, position) for position in begins)
-    # `xargs env --frob`: the words that are added may be the command.
-    return (*found, unknown_command(command.source)) if command.takes_more else found
+    if command.takes_more:  # `xargs env --frob`: the words that are added may be the command
+        return (*found, unknown_command(command.source))
+    return found
 
 
 def run_text(text: str, source: str) -> tuple[tuple[SimpleCommand, ...], str]:
