@@ -82,8 +82,9 @@ def read_bundle(contents: Mapping[str, bytes]) -> Bundle:
 
 
 def _add_skill(bundle: Bundle, contents: Mapping[str, bytes], path: str) -> None:
-    place = PurePosixPath(path)
-    folder = place.parent if place.name == SKILL_FILE else place
+    folder = PurePosixPath(path)
+    if folder.name == SKILL_FILE:
+        folder = folder.parent
     try:
         skill = parse_skill(_file(contents, str(folder / SKILL_FILE)), Path(), SkillSource(Path()))
     except SkillRefused as error:

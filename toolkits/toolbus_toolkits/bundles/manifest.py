@@ -60,12 +60,9 @@ def _is_range(text: str) -> str:
 
 
 def _text_of_number(value: object) -> object:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return str(value) if is_number else value
-
-
-def _is_path(text: str) -> str:
-    return str(checked_path(text.removeprefix("./").removesuffix("/")))
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    return value
 
 
 _WORDS = {
@@ -74,7 +71,9 @@ _WORDS = {
     "missing": "is missing",
 }
 """What is wrong, for errors that pydantic names in terms of Python."""
-_Path = Annotated[str, AfterValidator(_is_path)]
+_Path = Annotated[
+    str, AfterValidator(lambda text: str(checked_path(text.removeprefix("./").removesuffix("/"))))
+]
 _Name = Annotated[str, StringConstraints(pattern=NAME_PATTERN)]
 _Line = Annotated[str, StringConstraints(max_length=4_096)]
 _Range = Annotated[str, AfterValidator(_is_range)]
