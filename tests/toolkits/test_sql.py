@@ -14,6 +14,7 @@ import pytest
 from support.patience import PATIENCE_S
 from toolbus import InvalidArguments, ToolContext, ToolFailed, Toolkit
 from toolbus.tools.context import run_of
+from toolbus.tools.tool_run import LocalRun
 from toolbus_toolkits.sql import SqlConfig, sql
 
 ENDLESS = "WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
@@ -32,7 +33,7 @@ class _WatchedContext(ToolContext):
     """Records when its tool first checks whether the call is cancelled."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(run=LocalRun())
         self.was_checked = threading.Event()
 
     @property

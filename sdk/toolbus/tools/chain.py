@@ -305,6 +305,7 @@ def input_refusal(tool: Tool) -> InvalidArguments:
 
 async def _stream_of(run: ToolRun, attachment: Any) -> InputStream[Any]:
     if isinstance(attachment, InputStream):
+        attachment.begin_run(run)
         return attachment
     file = as_attachment(attachment)
     try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, overload
@@ -27,7 +28,7 @@ from toolbus.tools.tool_run import (
 )
 from toolbus.untrusted_text import one_line
 
-__all__ = ["ToolContext", "run_of"]
+__all__ = ["ToolContext", "own_call", "run_of"]
 
 _Error = TypeVar("_Error", bound=RoomException)
 
@@ -91,6 +92,7 @@ class ToolContext:
             on_chunk,
             on_progress,
             builders,
+            without_runner=True,
         )
 
     @property
@@ -356,6 +358,17 @@ class ToolContext:
 def run_of(context: ToolContext) -> ToolRun:
     """Return the run behind a context, for runners."""
     return context._run
+
+
+def own_call(context: ToolContext) -> ToolContext:
+    """Return the context of one call, with a run of its own, made of one without a runner.
+
+    A test may use one context for many calls, and for several at a time.
+    """
+    own = copy(context)
+    own._run = copy(context._run)
+    own._run.without_runner = False
+    return own
 
 
 def _seconds_to_ask(run: ToolRun) -> float:

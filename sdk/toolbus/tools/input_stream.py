@@ -39,6 +39,7 @@ from toolbus.chunks.json_values import cut, json_pointer
 from toolbus.concurrency.event_loop import running_loop
 from toolbus.concurrency.loop_thread import LoopWork
 from toolbus.errors import InvalidArguments, RoomException
+from toolbus.tools.tool_run import ToolRun
 
 __all__ = [
     "ATTACHMENT",
@@ -107,6 +108,11 @@ class InputStream(Generic[T]):
         made: InputStream[Chunk] = InputStream.__new__(InputStream)
         made._begin(source, _chunk_itself)
         return made
+
+    def begin_run(self, run: ToolRun) -> None:
+        """Let a value that the tool does not accept be an error of the call that reads it."""
+        if isinstance(self._source, _Values):  # others know their call
+            self._source.run = run
 
     def of(self, kind: type[R] | TypeAdapter[R]) -> InputStream[R]:
         """Return the same input as values of a type, to be read instead of this one."""
@@ -198,6 +204,7 @@ class _Values:
         if isinstance(values, str | bytes | dict):
             raise TypeError(f"an input must be a list of values, not one {type(values).__name__}")
         self._values = aiter(values) if isinstance(values, AsyncIterable) else iter(values)
+        self.run: ToolRun | None = None
 
     async def next(self) -> Chunk | None:
         if isinstance(self._values, AsyncIterator):
@@ -207,7 +214,7 @@ class _Values:
         return None if value is _UNSET else as_chunk(value)
 
     def fail(self, error: RoomException) -> RoomException:
-        return error
+        return error if self.run is None else self.run.fail(error)
 
 
 async def _cancelled_read() -> AsyncIterator[bytes]:

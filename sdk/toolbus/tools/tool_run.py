@@ -122,6 +122,8 @@ class ToolRun(ABC):
     """The toolkit's own part of an agent's state; None for a hosted tool."""
     is_hosted: bool = False
     """Whether the call came over a room."""
+    without_runner: bool = False
+    """Whether nothing but `Toolkit.execute` makes the caller's error of what the tool raises."""
     entered: bool = False
     """Set when the tool's own function is being called; it stays set."""
     cancelled: bool = False
@@ -356,6 +358,7 @@ class LocalRun(ToolRun):
     on_progress: Callable[[Any], None] | None = None
     """Receives the plain value of each progress, on the thread that emits it."""
     builders: tuple[tuple[str, ...], ...] = ()
+    without_runner: bool = False
 
     async def run_sync(self, function: Callable[[], T]) -> T:
         """Run a function where sync tools run, and return its result."""

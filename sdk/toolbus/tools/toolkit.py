@@ -11,7 +11,7 @@ import functools
 import inspect
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import copy, deepcopy
 from dataclasses import replace
@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from toolbus.auth.grants import is_toolkit_name
 from toolbus.chunks.carried_values import Carrying
-from toolbus.chunks.chunk_types import Chunk, JsonChunk, MixedChunk
+from toolbus.chunks.chunk_types import Chunk, FileChunk, JsonChunk, MixedChunk
 from toolbus.chunks.json_values import cut, shown
 from toolbus.chunks.result_parts import MAX_JOINED_BYTES
 from toolbus.concurrency.slices import run_in_slices
@@ -39,7 +39,7 @@ from toolbus.errors import (
 from toolbus.permissions.assessment import Assessment
 from toolbus.tools.assessing import assessed, of_patterns
 from toolbus.tools.chain import ToolChain, input_refusal, unreadable_input
-from toolbus.tools.context import ToolContext, run_of
+from toolbus.tools.context import ToolContext, own_call, run_of
 from toolbus.tools.definition import rules_of
 from toolbus.tools.error_text import (
     SentErrors,
@@ -176,6 +176,13 @@ class Toolkit:
         self._make_chains()
         self.in_process: object | None = None
         """The runner of its tools for callers in this process; made on first use."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Let an override of `execute` raise what a call raises, as `execute` itself does."""
+        super().__init_subclass__(**options)
+        bases = [base for base in cls.__bases__ if issubclass(base, Toolkit)]
+        if all(cls.execute is not base.execute for base in bases):
+            cls.execute = _raising_as_a_call(cls.execute)  # type: ignore[method-assign]
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -315,13 +322,18 @@ class Toolkit:
 
         This is the only entry point; an override gets every call and calls `super().execute`. An
         override that refuses a call raises `context.refuse(error)`, so that the error states that
-        nothing ran. Raises `NotFound` and `InvalidArguments` before the tool's function is entered,
-        `InvalidResult` after it has ended, `OSError` for a file that cannot be read, and what the
-        function raises.
+        nothing ran.
+
+        With a context that a program made, as a test does, it raises what `room.call` raises:
+        `NotFound` and `InvalidArguments` before the tool's function is entered, `ToolFailed` for
+        what the function raises, which is its `__cause__`, `InvalidResult` and `TooLarge` after it
+        has ended, and `OSError` for a file that cannot be read. Each such call is a run of its own,
+        without the tool's limits of time and concurrency. With the context of a call that runs, as
+        an override and a tool have it, what the function raises is not changed.
         """
         run = run_of(context)
-        if self.records is not None and run.recording is None:
-            return await self._recorded(self.records, context, name, arguments, attachment)
+        if run.without_runner or (self.records is not None and run.recording is None):
+            return await self._in_place_of_runner(context, name, arguments, attachment)
         try:
             chosen = self.get_tool(name)  # an override may refuse, or choose another tool
             chain = self._chains.get(name)
@@ -387,18 +399,17 @@ class Toolkit:
         refusal = await refusal_of(policies, inquiry)
         return replace(of_patterns(assessment, patterns), refusal=refusal)
 
-    async def _recorded(
-        self,
-        records: Records,
-        context: ToolContext,
-        name: str,
-        arguments: dict[str, Any],
-        attachment: Any,
+    async def _in_place_of_runner(
+        self, context: ToolContext, name: str, arguments: dict[str, Any], attachment: Any
     ) -> Chunk:
-        """Execute a call whose runner makes no record, and record it."""
+        """Execute a call that has no runner, or whose runner makes no record, and record it."""
         run = run_of(context)
+        if run.without_runner:
+            execute = Toolkit.execute
+            return await _as_a_call(execute, self, context, name, arguments, attachment)
+        assert self.records is not None
         run.unentered = self.unentered
-        recording = run.begin_recording(records, f"{self.name}.{name}", arguments)
+        recording = run.begin_recording(self.records, f"{self.name}.{name}", arguments)
         recording.executed = lambda: run.executed
         try:
             with recording:
@@ -534,6 +545,50 @@ def failure_of(exception: BaseException, run: ToolRun) -> RoomException:
         return ToolFailed(message, executed=executed, details=details)
     message = f"{message}: {refusal_message(refused)}"
     return ToolFailed(message, executed=executed, details={**details, "refused": refused})
+
+
+async def _as_a_call(
+    execute: Callable[..., Awaitable[Chunk]],
+    toolkit: Toolkit,
+    context: ToolContext,
+    name: str,
+    *rest: Any,
+    **named: Any,
+) -> Chunk:
+    """Execute a call that no runner makes, and raise what its caller would get of one."""
+    context = own_call(context)
+    run = run_of(context)
+    run.sends_error_text = toolkit.sends_error_text(name, by_default=False)
+    running = execute(toolkit, context, name, *rest, **named)
+    try:
+        chunk = await running
+        if not isinstance(chunk, FileChunk):  # hosts send files in pieces
+            packed_result(run, chunk)  # raises if a host could not send it
+        return chunk
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise failure_of(RuntimeError("the tool raised CancelledError"), run) from error
+    except (Exception, SystemExit) as error:
+        failure = error if error is run.input_error else failure_of(error, run)
+        if failure is error:
+            raise
+        raise failure from error
+
+
+def _raising_as_a_call(execute: Callable[..., Awaitable[Chunk]]) -> Any:
+    """Return an override of `Toolkit.execute` that raises what a call raises."""
+
+    @functools.wraps(execute)
+    async def executed(
+        self: Toolkit, context: ToolContext, name: str, *rest: Any, **named: Any
+    ) -> Chunk:
+        if run_of(context).without_runner:
+            return await _as_a_call(execute, self, context, name, *rest, **named)
+        return await execute(self, context, name, *rest, **named)
+
+    return executed
 
 
 def _sendable(details: object) -> dict[str, Any]:

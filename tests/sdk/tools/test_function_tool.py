@@ -16,12 +16,13 @@ from pydantic import BaseModel, ConfigDict, Field, RootModel, SerializeAsAny
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.concurrency.slices import run_in_slices
 from toolbus.concurrency.thread_iterator import on_own_thread
-from toolbus.tools.context import ToolContext, run_of
+from toolbus.errors import RoomException
+from toolbus.tools.context import ToolContext
 from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.middleware import CallNext, ToolCall
 from toolbus.tools.options import tool
 from toolbus.tools.tool import Tool
-from toolbus.tools.toolkit import Toolkit, failure_of
+from toolbus.tools.toolkit import Toolkit
 
 
 class Weather(BaseModel):
@@ -73,11 +74,9 @@ async def outcome(made: Tool, **arguments: Any) -> Any:
     async def take(chunk: Chunk) -> None:
         items.append(chunk.value)
 
-    context = ToolContext(on_chunk=take)
     try:
-        chunk = await Toolkit("t", [made]).execute(context, made.name, arguments)
-    except Exception as error:
-        failure = failure_of(error, run_of(context))
+        chunk = await Toolkit("t", [made]).execute(ToolContext(on_chunk=take), made.name, arguments)
+    except RoomException as failure:
         return failure.code, failure.executed, failure.details.get("path")
     return items if made.streaming else chunk.value
 

@@ -21,10 +21,10 @@ from toolbus import (
     Records,
     Tool,
     ToolContext,
+    ToolFailed,
     Toolkit,
 )
 from toolbus.middlewares import Log
-from toolbus.tools.context import run_of
 
 if TYPE_CHECKING:
     from toolbus import InputStream as LateStream
@@ -49,12 +49,11 @@ async def run(made: Any, values: Any = None, /, **arguments: Any) -> Any:
 
 async def refusal(made: Any, values: Any = None, /) -> str:
     """Run a tool that refuses its input before it starts; return the message."""
-    kit, context = Toolkit("t", [made]), ToolContext()
+    kit = Toolkit("t", [made])
     stream: InputStream[Any] | None = None if values is None else InputStream(values)
     with pytest.raises(InvalidArguments) as raised:
-        await kit.execute(context, kit.tools[0].name, {}, stream)
-    assert run_of(context).is_recorded(raised.value)
-    assert not run_of(context).entered
+        await kit.execute(ToolContext(), kit.tools[0].name, {}, stream)
+    assert raised.value.executed == "no"
     return str(raised.value)
 
 
@@ -107,10 +106,8 @@ async def test_attachment_that_cannot_be_sent_runs_nothing(
     records = Records.memory()
     kit = Toolkit("t", [maybe_upload], middlewares=middlewares, records=records)
     for sent, error in ((7, InvalidArguments), (tmp_path / "absent", FileNotFoundError)):
-        context = ToolContext()
         with pytest.raises(error, match=r"must be bytes, a path|No such file"):
-            await kit.execute(context, "maybe_upload", {}, sent)
-        assert not run_of(context).entered
+            await kit.execute(ToolContext(), "maybe_upload", {}, sent)
         last = records.calls()[0]
         assert (last.outcome, last.executed, last.decision) == ("invalid_arguments", "no", "denied")
 
@@ -133,6 +130,7 @@ async def test_invalid_value_raises_with_its_path_when_it_is_read() -> None:
     with pytest.raises(InvalidArguments) as raised:
         await run(rows, [{"number": 1}, {"number": "x"}])
     assert raised.value.details["path"] == "/input/1/number"
+    assert raised.value.executed == "yes"
     assert seen == [1]
 
 
@@ -221,8 +219,9 @@ async def test_for_on_the_event_loop_is_a_type_error() -> None:
     async def take(rows: InputStream[Row]) -> None:
         list(rows)
 
-    with pytest.raises(TypeError, match="async for"):
+    with pytest.raises(ToolFailed) as raised:
         await run(take, [])
+    assert "async for" in str(raised.value.__cause__)
 
 
 # The parameter

@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from toolbus.chunks.chunk_types import Chunk, TextChunk
-from toolbus.errors import InvalidArguments, PermissionDenied, ToolFailed
+from toolbus.errors import InvalidArguments, PermissionDenied, RoomException, ToolFailed
 from toolbus.middlewares import Retry
-from toolbus.tools.context import ToolContext, run_of
+from toolbus.tools.context import ToolContext
 from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.input_stream import InputStream
 from toolbus.tools.middleware import CallNext, ToolCall
-from toolbus.tools.toolkit import Toolkit, failure_of
+from toolbus.tools.toolkit import Toolkit
 
 
 class Log:
@@ -62,11 +62,9 @@ async def outcome(kit: Toolkit, tool: str, text: Any) -> Outcome:
     async def take(chunk: Chunk) -> None:
         values.append(chunk.value)
 
-    context = ToolContext(on_chunk=take)
     try:
-        chunk = await kit.execute(context, tool, {"text": text})
-    except Exception as error:
-        failure = failure_of(error, run_of(context))
+        chunk = await kit.execute(ToolContext(on_chunk=take), tool, {"text": text})
+    except RoomException as failure:
         return Outcome(values, failure.code, failure.executed)
     return Outcome(values if tool == "items" else [chunk.value])
 
@@ -278,8 +276,10 @@ async def test_what_is_no_call_and_no_arguments_is_a_type_error(
             yield chunk
 
     kit = Toolkit("t", [Log().echo], middlewares=[wrong])
-    with pytest.raises(TypeError, match=words):
+    with pytest.raises(ToolFailed) as raised:
         await kit.execute(ToolContext(), "echo", {"text": "a"})
+    assert isinstance(raised.value.__cause__, TypeError)
+    assert words in str(raised.value.__cause__)
 
 
 async def one_parameter(call: ToolCall) -> AsyncIterator[str]:

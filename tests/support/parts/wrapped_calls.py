@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.errors import RoomException
 from toolbus.tools.chain import MiddlewareChain
-from toolbus.tools.context import ToolContext, run_of
+from toolbus.tools.context import ToolContext
 from toolbus.tools.middleware import CallNext, ToolCall
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import Participant
-from toolbus.tools.toolkit import Toolkit, failure_of
+from toolbus.tools.toolkit import Toolkit
 
 REMOTE = ToolInfo("far.away", "", {}, "far", "away", owner="main", digest="d1")
 
@@ -49,8 +49,8 @@ async def execute(
     context = ToolContext(on_chunk=take if tool.streaming else None, **facts)
     try:
         chunk = await kit.execute(context, tool.name, dict(arguments or {}))
-    except Exception as error:
-        return Outcome(values, failure_of(error, run_of(context)))
+    except RoomException as error:
+        return Outcome(values, error)
     return Outcome(values if tool.streaming else [chunk.value])
 
 

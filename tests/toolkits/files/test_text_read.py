@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from toolbus import FileChunk, ToolContext, ToolFailed
 from toolbus.tools.context import run_of
+from toolbus.tools.tool_run import LocalRun
 from toolbus_toolkits.files import Files, reading
 from toolbus_toolkits.files.text import TextScan, read_text
 
@@ -227,7 +228,7 @@ async def test_a_part_of_a_large_file_is_read_in_bounded_memory(read: Reader) ->
 async def test_a_cancelled_read_ends(
     read: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context = ToolContext()
+    context = ToolContext(run=LocalRun())
 
     class Cancelling(TextScan):
         def feed(self, block: bytes) -> bytes:

@@ -17,6 +17,7 @@ import pytest
 from toolbus import FileChunk, ToolContext, ToolFailed
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.tools.context import run_of
+from toolbus.tools.tool_run import LocalRun
 from toolbus_server.testing import room_of
 from toolbus_toolkits.files import Files, reached, transfer_tools
 from toolbus_toolkits.files.transfer_tools import Upload
@@ -34,7 +35,7 @@ class Caller:
         self.context = ToolContext()
 
     async def __call__(self, tool: str, path: str = "file", file: Any = None, **more: Any) -> Any:
-        self.context = ToolContext()
+        self.context = ToolContext(run=LocalRun())
         given = {"path": path, **more}
         return (await self._toolkit.execute(self.context, tool, given, file)).value
 

@@ -14,6 +14,7 @@ import mcp_types as types
 from toolbus import Omission, ToolContext, Toolkit, Unavailable
 from toolbus import tool as as_tool
 from toolbus.bounded_logging import bounded_logger
+from toolbus.tools.tool_run import LocalRun
 from toolbus_toolkits.credentials.references import RedactingFilter
 from toolbus_toolkits.mcp.config import ServerEntry
 from toolbus_toolkits.mcp.connection import ConnectionState, ServerConnection
@@ -213,7 +214,7 @@ class McpServer:
         assert isinstance(tool, McpTool)
 
         async def call(**arguments: Any) -> Any:
-            context = ToolContext()
+            context = ToolContext(run=LocalRun())  # what the tool raises is for the calling tool
             if raw:
                 return await tool.call(context, tool.read_arguments(arguments))
             return (await toolkit.execute(context, tool.name, arguments)).value
