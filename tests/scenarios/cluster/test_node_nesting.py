@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,9 +16,10 @@ from support.clients.ending_tokens import calling
 from support.clients.raw_client import raw_participant
 from support.nodes.cluster import hosted, nodes, until_listed, until_present
 from support.nodes.tools import who
+from support.processes.command_line import CommandLine
 from support.redis.server import RedisPlace, any_redis
 from support.rooms.delegation import LOSSES, delegation
-from toolbus import RoomClient, ToolContext, Toolkit, tool
+from toolbus import ApiScope, ParticipantToken, RoomClient, ToolContext, Toolkit, tool
 from toolbus.errors import LoopDetected, PermissionDenied, RoomException
 from toolbus_server.testing import TestServer
 
@@ -88,6 +92,31 @@ async def test_a_nested_call_is_made_by_its_host_for_the_caller_of_its_parent(
             refused = await ann.call("outer.ask", name="keeper")
             assert refused == ["permission_denied", "no"]
             assert await made.outer.call("inner.who") == ["host", None]
+
+
+async def test_the_tree_of_a_call_has_nested_calls_of_other_nodes(
+    redis: RedisPlace, tmp_path: Path
+) -> None:
+    """WATCH-2: they name the call that they were made within."""
+    async with asyncio.timeout(TIME_S), nested(redis) as made:
+        async with made.callers.room("ann") as ann:
+            await until_listed(ann, "outer")
+        token = ParticipantToken(name="bob", room="lab", api=ApiScope.full())
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "toolbus", "call", "outer.ask", "--trace", "--json"),
+            *("--room", "lab", "--token", token.to_jwt(made.callers.key)),
+            env=CommandLine(tmp_path).at(made.callers.url).environment(),
+            stderr=asyncio.subprocess.PIPE,
+        )
+        _, err = await process.communicate()
+        lines = json.loads(err.splitlines()[0])["trace"]["lines"]
+        assert [(line["depth"], line["part"], line["tool"], line["who"]) for line in lines] == [
+            (0, "caller", "outer.ask", "bob"),
+            (1, "server", "outer.ask", ""),
+            (2, "host", "outer.ask", "host"),
+            (3, "server", "inner.who", ""),
+            (4, "host", "inner.who", "keeper"),
+        ]
 
 
 async def test_a_nested_call_needs_the_grants_of_a_principal_at_another_node(
