@@ -7,12 +7,15 @@ import json
 import os
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.processes.command_line import CommandLine, Outcome
+from toolbus.cli import call_trace
+from toolbus.room.calls import CallReport
 from toolbus.telemetry.viewer.receiver import SpanReceiver
 
 KITS = '''
@@ -249,3 +252,48 @@ async def test_tree_is_of_the_trace_whose_spans_the_variables_ask_for(toolbus: C
     assert tree["trace_id"] == span.trace_id != tree["call_id"]
     assert span.kind == "CLIENT"
     assert len(shape(tree)) == 8
+
+
+def notes_of(outcome: Outcome) -> str:
+    return " ".join(tree_of(outcome)["notes"])
+
+
+def test_nested_calls_beyond_the_bound_are_counted(
+    toolbus: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(call_trace, "_MAX_CALLS", 1)
+    outcome = toolbus.run_here("call", "trips.plan", "to=a", "--trace", "--json")
+    assert "2 more nested calls are not shown" in notes_of(outcome)
+    assert [line["tool"] for line in tree_of(outcome)["lines"]].count("trips.plan") == 3
+
+
+@pytest.mark.parametrize(
+    ("lost", "notes"),
+    [
+        ({"has_gap": True}, ["gaps: calls may be missing"]),
+        ({"calls": ()}, ["gaps: calls may be missing", "has not reported the end of this call"]),
+    ],
+)
+def test_what_the_reports_of_the_server_lack_is_named(
+    toolbus: CommandLine, lost: dict[str, Any], notes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = CallReport.from_wire
+    monkeypatch.setattr(CallReport, "from_wire", lambda data: replace(whole(data), **lost))
+    monkeypatch.setattr(call_trace, "_REPORT_S", 60.0 if "has_gap" in lost else 0.5)
+    outcome = toolbus.run_here("call", "words.count", "text=a", "--trace", "--json")
+    assert outcome.value == 1
+    for note in notes:
+        assert note in notes_of(outcome)
+
+
+def test_records_that_cannot_be_read_are_named(toolbus: CommandLine, tmp_path: Path) -> None:
+    token = toolbus.run_here("token", "create", "--name", "zoe", "--preset", "agent").out.strip()
+    (tmp_path / "records.db").write_bytes(b"no database" * 99)
+    outcome = toolbus.run_here(
+        *("call", "words.count", "text=a", "--token", token, "--trace", "--json"),
+        TOOLBUS_HOME=str(tmp_path),
+        TOOLBUS_NAME="",
+    )
+    assert outcome.value == 1
+    assert "records.db cannot be used: file is not a database" in notes_of(outcome)
+    assert [line["part"] for line in tree_of(outcome)["lines"]] == ["caller"]
