@@ -375,10 +375,7 @@ class Conversations:
     async def using(self, key: str, *, load: bool = True) -> AsyncIterator[Conversation]:
         """Wait until no other question of the conversation is answered, and hold it.
 
-        Args:
-            key: Its key.
-            load: Whether its state is needed; it can be forgotten without, also if it cannot be
-                read.
+        Without `load` its state is not read: so one that cannot be read can be forgotten.
 
         Raises `Overloaded` if too many questions wait for it, and `ConversationUnavailable`.
         """

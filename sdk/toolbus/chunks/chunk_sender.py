@@ -48,13 +48,10 @@ def drain_if_behind(connection: OutgoingConnection | None) -> Coroutine[Any, Any
 
 
 class ChunkSender:
-    """Sends the chunks of one call, one at a time.
+    """Sends the chunks of one call, one at a time; without a connection they are dropped.
 
-    Args:
-        connection: The connection; without one, chunks are dropped.
-        frame: Makes the frame of a chunk from its number and the arguments of `send`.
-        chunks: The initial credit in chunks, as a total.
-        total_bytes: The initial credit in bytes, as a total.
+    `frame` makes the frame of a chunk from its number and the arguments of `send`. The initial
+    credit is in chunks and in bytes, as totals.
     """
 
     __slots__ = (

@@ -87,11 +87,7 @@ class BufferBudget:
 class ReceiveBuffer:
     """Holds the received bodies of one stream until one task reads them.
 
-    Args:
-        budget: Allocates its memory.
-        send_credit: Sends credit: chunks and bytes, as totals.
-        chunks: How many chunks may arrive before credit is sent.
-        first_bytes: How many bytes may arrive before credit is sent.
+    So many chunks and bytes may arrive before credit is sent, which is given as totals.
     """
 
     __slots__ = (

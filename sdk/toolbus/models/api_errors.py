@@ -85,13 +85,8 @@ def api_error(
 ) -> ModelError:
     """Return the error for a response, a reply or an event that reports a failure.
 
-    Args:
-        body: JSON, or text.
-        before: What the message begins with; the words of the API follow.
-        otherwise: What follows if the API has no words.
-        redact: Removes the key.
-        status: The HTTP status, of a response that is not a success.
-        headers: Those of such a response.
+    After `before` follow the words of the API, or `otherwise` if it has none, without the key.
+    Status and headers are those of a response that is not a success.
     """
     objects = [*_objects(body)]
     numbers = [number for part in objects for number in _numbers(part)]

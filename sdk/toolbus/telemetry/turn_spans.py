@@ -86,11 +86,8 @@ class TurnSpan:
     ) -> TurnSpan | None:
         """Start the span below the current one and make it current; None if nothing records.
 
-        Args:
-            tracing: That of the agent's room, or of this process.
-            agent: The agent's name.
-            room: The room's name; empty without a room.
-            on_behalf_of: For whom the turn calls, if not for the agent itself.
+        The names are those of the agent, of its room, empty without one, and of the participant for
+        whom the turn calls, if not for the agent itself.
         """
         recorder = tracing.recorder()
         if recorder is None:

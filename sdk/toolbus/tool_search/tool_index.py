@@ -177,11 +177,7 @@ class ToolIndex:
         in their names, titles and tags; then those with all words in their descriptions too; and,
         if there are fewer than `limit`, those with some of the words. Words may be beginnings of
         words. A query without a character that can be looked for, such as an empty one, lists all.
-
-        Args:
-            query: Any text.
-            limit: The most tools that are returned.
-            hidden: Toolkits whose tools are left out.
+        Tools of hidden toolkits are left out.
 
         Raises `Unavailable` without FTS5, unless the query is a name or lists all.
         """

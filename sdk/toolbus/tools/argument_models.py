@@ -224,9 +224,7 @@ class ExtendedModel:
     def check_names(self, given: Iterable[str], reserved: Iterable[str]) -> None:
         """Raise `ValueError` for a field that the function fills already, or that no caller sets.
 
-        Args:
-            given: Keywords that come from other arguments.
-            reserved: Names that are preset, or that the run fills.
+        Other arguments give the keywords `given`; `reserved` are preset, or filled by the run.
         """
         for name in sorted({*self._fields, *self.properties}):
             if name in given:
@@ -272,9 +270,7 @@ class ExtendedModel:
     def around(self, convert: Convert, passed: frozenset[str] | None) -> Convert:
         """Return a conversion that converts the fields, and all other arguments by `convert`.
 
-        Args:
-            convert: Converts the other arguments to keywords.
-            passed: The fields that become keywords; None for all.
+        Of the fields those of `passed` become keywords; None means all.
         """
 
         def convert_all(arguments: Any) -> dict[str, Any]:

@@ -86,11 +86,8 @@ def checked_middlewares(values: Iterable[Middleware], label: str) -> tuple[Middl
 def checked_generators(values: Iterable[_M], label: str, form: str) -> tuple[_M, ...]:
     """Return middlewares of any kind as a tuple; raise `TypeError`, which says how to write one.
 
-    Args:
-        values: Async generator functions of two positional parameters, or objects with such a
-            `__call__`.
-        label: Whose they are.
-        form: How one is written.
+    They are async generator functions of two positional parameters, or objects with such a
+    `__call__`.
     """
     if callable(values) or not isinstance(values, Iterable):
         raise TypeError(f"{label}: middlewares must be a list, not {shown(values)}")
