@@ -26,6 +26,7 @@ from toolbus import (
     RoomClient,
     Rule,
     ToolContext,
+    ToolFailed,
     ToolGroup,
     Toolkit,
     ToolResult,
@@ -429,8 +430,10 @@ async def test_without_a_room_or_a_turn_nothing_is_called() -> None:
         assert end_of(await result(turn, call("far.drop"))) == "unavailable"
         ended = await result(turn, ToolUse("1", "tools.search", {}))
         assert "start the ToolSearch" in ended.for_model()
-    with pytest.raises(Unavailable, match="in a turn"):
+    with pytest.raises(ToolFailed) as raised:
         await kit.execute(ToolContext(), "call", {"name": "far.drop"})
+    assert isinstance(raised.value.__cause__, Unavailable)
+    assert "in a turn" in raised.value.__cause__.message
 
 
 # Who is called
