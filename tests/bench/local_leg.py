@@ -10,6 +10,7 @@ from typing import Any
 from bench.role import Call, Facts, Order, measured_calls, run_role, serve_orders
 from toolbus import JsonChunk, Middleware, Records, ToolContext, Toolkit
 from toolbus.middlewares import Metrics, RateLimit, Retry
+from toolbus.tools.tool_run import LocalRun
 
 ENDLESS = 1_000_000_000
 
@@ -20,10 +21,10 @@ async def add(a: int, b: int) -> dict[str, int]:
 
 
 def called(toolkit: Toolkit) -> Call:
-    """Make the call of `add` as a tool, with validation."""
+    """Make the call of `add` as a tool, with validation, as a runner makes it."""
 
     async def call(a: int, b: int) -> dict[str, Any]:
-        chunk = await toolkit.execute(ToolContext(), "add", {"a": a, "b": b})
+        chunk = await toolkit.execute(ToolContext(run=LocalRun()), "add", {"a": a, "b": b})
         assert isinstance(chunk, JsonChunk)
         value: dict[str, Any] = chunk.json
         return value
