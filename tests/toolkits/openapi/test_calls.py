@@ -456,6 +456,24 @@ async def test_pages_are_a_stream(tmp_path: Path, rule: PageRule) -> None:
     assert pages == [1, 2, 3]
 
 
+@pytest.mark.parametrize("index", ["9", "²", "9" * 5_000, "-1", "x"])
+async def test_a_cursor_at_an_index_that_no_list_has_ends_the_pages(
+    tmp_path: Path, index: str
+) -> None:
+    pages: list[Any] = []
+
+    async def keep(chunk: Any) -> None:
+        pages.append(chunk.value["rows"])
+
+    async with web_server(_page) as server:
+        rule = PageRule(cursor=f"/rows/{index}", parameter="cursor")
+        kit = _kit(tmp_path, server, {}, options={"pages": {"op": rule}})
+        context = ToolContext()
+        run_of(context).on_chunk = keep  # type: ignore[attr-defined]
+        await kit.execute(context, "op", {})
+    assert pages == [[1]]
+
+
 async def test_a_next_page_on_another_server_is_not_requested(tmp_path: Path) -> None:
     def elsewhere(_: Seen) -> Answer:
         return Answer(body=b"{}", headers={"link": '<http://127.0.0.2/x>; rel="next"'})

@@ -30,6 +30,8 @@ _MAX_EXCERPT = 2_000
 _MAX_REASON = 300
 """How much of a failure's body is in the message itself."""
 _POSTPONED = (429, 503)
+_INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
+"""An index of RFC 6901; a list of more items is in no response."""
 _CHARSET = re.compile(
     r"utf-?(8|16|32)([lb]e)?|(us-)?ascii|(iso|windows|cp|koi8|euc|latin)[-_]?[a-z0-9_-]*|big5"
     r"|gbk?|gb2312|gb18030|shift[_-]jis"
@@ -219,7 +221,7 @@ def _pointed(value: Any, pointer: str) -> Any:
     for key in pointer_keys(pointer):
         if isinstance(value, dict):
             value = value.get(key)
-        elif isinstance(value, list) and key.isdigit() and int(key) < len(value):
+        elif isinstance(value, list) and _INDEX.fullmatch(key) and int(key) < len(value):
             value = value[int(key)]
         else:
             return None
