@@ -290,6 +290,7 @@ CHANGES = {
     "cp -T a b": "b",
     "ln -s /etc/x d/l": "/etc/x d/l d/l/x /etc/x /etc/x",
     "ln -s ../x d/l": "../x d/l d/l/x d/../x d/l/../x",
+    "ln -s x foo/": "x foo/ foo//x ./x foo/x",
     "install -m 755 a b": "b b/a",
     "sed -i s/a/b/ a b": "a b",
     "sed -i.o s/a/b/ a": "a a.o",

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import PurePosixPath
 
 from toolbus_toolkits.shell.commands.table import (
     Arguments,
@@ -290,8 +291,8 @@ def _from_link(link: Word, source: Word) -> Word:
         return Word(text, None)
     if source.value.startswith("/"):
         return source
-    folder = link.value.rstrip("/").rpartition("/")[0] if "/" in link.value else "."
-    return Word(text, f"{folder or '/'}/{source.value}", is_pattern=source.is_pattern)
+    folder = PurePosixPath(link.value).parent
+    return Word(text, f"{folder}/{source.value}", is_pattern=source.is_pattern)
 
 
 def _tee(arguments: Arguments) -> Effect:
