@@ -81,7 +81,7 @@ TEXT_COMMANDS = [
     ["tools", "kit"],
     ["tools", "kit.value"],
     ["tools", "none", "--participant", HOSTILE],
-    ["participants"],
+    ["room", "participants"],
     ["builders", "bob"],
     ["lock", "kit", "--file", "other.lock", "--check"],
     ["lock", "kit", "--file", "other.lock", "--check", "--json"],
@@ -89,13 +89,13 @@ TEXT_COMMANDS = [
     ["stubs", "kit", "--json"],
     ["call", "kit.refuse"],
     ["call", f"kit.{HOSTILE}"],
-    ["send", HOSTILE, "note"],
+    ["room", "send", HOSTILE, "note"],
     ["call", "kit.text", "--out", f"{HOSTILE}.txt"],
 ]
 JSON_COMMANDS = [
     ["tools", "--json"],
     ["tools", "kit", "--json"],
-    ["participants", "--json"],
+    ["room", "participants", "--json"],
     ["builders", "bob", "--json"],
     ["call", "kit.text", "--json"],
     ["call", "kit.link", "--json"],
@@ -171,13 +171,13 @@ def test_text_of_a_result_reaches_a_pipe_unchanged(hosted: CommandLine) -> None:
 
 
 def test_messages_are_escaped(hosted: CommandLine) -> None:
-    with hosted.start("listen", "--name", "liz") as text:
-        with hosted.start("listen", "--name", "max", "--json") as as_json:
+    with hosted.start("room", "listen", "--name", "liz") as text:
+        with hosted.start("room", "listen", "--name", "max", "--json") as as_json:
             for each in (text, as_json):
                 assert each.process.stderr is not None
                 assert each.process.stderr.readline()
             body = json.dumps({"text": HOSTILE})
-            assert hosted.run_here("send", "--all", "note", body).code == 0
+            assert hosted.run_here("room", "send", "--all", "note", body).code == 0
             assert "\\u202e" in text.line()
             line = as_json.line()
             assert not raw(line)

@@ -21,7 +21,7 @@ from typer.main import get_command
 
 from toolbus.cli.error_report import ReaderClosed, StdoutError, guard_streams, report
 from toolbus.cli.options import add_log_options, require_utf8
-from toolbus.cli.own_commands import OWN_COMMANDS
+from toolbus.cli.own_commands import MOVED_COMMANDS, OWN_COMMANDS
 from toolbus.diagnostics.exit_codes import ExitCode
 from toolbus.untrusted_text import one_line
 
@@ -122,10 +122,14 @@ class CommandGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Import the command; from here on Ctrl-C is an exception, which the command handles.
 
-        An unknown command is refused with similar ones.
+        An unknown command is refused with its new name, or with similar ones.
         """
         command = self.import_command(ctx, args[0])
         if command is None:
+            if args[0] in MOVED_COMMANDS:
+                text = f"toolbus: there is no `toolbus {args[0]}`: write {MOVED_COMMANDS[args[0]]}"
+                typer.echo(text, err=True)
+                raise typer.Exit(ExitCode.USAGE)
             # typer would suggest nothing, because it does not ask for the list of commands.
             near = get_close_matches(args[0], self.list_commands(ctx))
             if near and not args[0].startswith("-"):

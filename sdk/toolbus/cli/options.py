@@ -223,7 +223,7 @@ class RecordChoices:
         typer.Option(
             "--records/--no-records",
             help="Record each call in records.db of TOOLBUS_HOME, or no call at all. "
-            "Default: as the toolkit itself does. `toolbus calls` lists them.",
+            "Default: as the toolkit itself does. `toolbus records` lists them.",
             show_default=False,
         ),
     ] = None

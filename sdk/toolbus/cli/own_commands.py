@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from types import MappingProxyType
 from typing import NamedTuple
 
-__all__ = ["OWN_COMMANDS", "OwnCommand"]
+__all__ = ["MOVED_COMMANDS", "OWN_COMMANDS", "OwnCommand"]
 
 _MODULES_OF_EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -85,24 +85,16 @@ OWN_COMMANDS: Mapping[str, OwnCommand] = MappingProxyType(
             "toolbus.cli.commands.stubs:stubs",
             "Write a type stub with one typed method for each tool of a toolkit.",
         ),
-        "participants": OwnCommand(
-            "toolbus.cli.commands.participants:participants",
-            "List the participants of a room, with a line for each connection.",
-        ),
-        "send": OwnCommand(
-            "toolbus.cli.commands.messages:send",
-            "Send a message, and print how many connections it was written to.",
-        ),
-        "listen": OwnCommand(
-            "toolbus.cli.commands.messages:listen",
-            "Print the messages to this participant and to all until Ctrl-C, one line each.",
+        "room": OwnCommand(
+            "toolbus.cli.commands.room:room",
+            "List the participants of a room, and send and receive messages.",
         ),
         "watch": OwnCommand(
             "toolbus.cli.commands.watch:watch",
             "Show the participants, toolkits and calls of a room until Ctrl-C.",
         ),
-        "calls": OwnCommand(
-            "toolbus.cli.commands.calls:calls",
+        "records": OwnCommand(
+            "toolbus.cli.commands.records:records",
             "List recorded calls, the newest first, refused ones too.",
         ),
         "permissions": OwnCommand(
@@ -156,3 +148,16 @@ OWN_COMMANDS: Mapping[str, OwnCommand] = MappingProxyType(
     }
 )
 """Every command of this distribution by its name, in the order of first use."""
+
+MOVED_COMMANDS: Mapping[str, str] = MappingProxyType(
+    {
+        "calls": "`toolbus records`",
+        "list": "`toolbus tools`",
+        "listen": "`toolbus room listen`",
+        "participants": "`toolbus room participants`",
+        "run": "`toolbus host` to host a toolkit, or `toolbus serve` to run a server",
+        "send": "`toolbus room send`",
+        "version": "`toolbus --version`",
+    }
+)
+"""What to write instead of a former name, or of a name that people expect."""

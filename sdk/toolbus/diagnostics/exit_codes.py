@@ -173,7 +173,9 @@ _MAY_HAVE_RUN = "the tool may have run: check its effects before you retry"
 
 def _after_invalid_arguments(error: RoomException, target: CallTarget) -> str:
     if "alias" in error.details:
-        return "`toolbus participants` lists the participants, with the aliases of their issuers"
+        return (
+            "`toolbus room participants` lists the participants, with the aliases of their issuers"
+        )
     return f"`{target.show_command}` shows its parameters" if target.tool else ""
 
 
@@ -224,7 +226,9 @@ def _allow_step(target: CallTarget, lacks: object) -> str:
 
 def _after_permission_denied(error: RoomException, target: CallTarget) -> str:
     if "on_behalf_of" in error.details:
-        return "--on-behalf-of (on_behalf_of=) must be a name as `toolbus participants` lists it"
+        return (
+            "--on-behalf-of (on_behalf_of=) must be a name as `toolbus room participants` lists it"
+        )
     if "source" in error.details:  # decided by permissions, which no token changes
         return "whoever hosts the toolkit decides by its policy; --assess shows what the tool says"
     lacks = error.details.get("lacks")  # only of a tool, where `--allow` grants what is missing

@@ -375,8 +375,8 @@ def test_commands_show_and_read_the_alias_of_each_issuer(toolbus: CommandLine) -
                 outcome = there.run_here(*command, "--token", tokens[1])
                 return outcome.out + outcome.err
 
-            assert "one/ann" in shown("participants")
-            assert "two/ann" in shown("participants")
+            assert "one/ann" in shown("room", "participants")
+            assert "two/ann" in shown("room", "participants")
             assert " one/ann " in shown("tools")
             assert "clock" in shown("tools", "--participant", "one/ann")
             assert "no visible toolkit" in shown("tools", "--participant", "ann")
@@ -384,7 +384,7 @@ def test_commands_show_and_read_the_alias_of_each_issuer(toolbus: CommandLine) -
             assert "not_found" in shown("call", "clock.now", "--participant", "ann")
             unknown = shown("call", "clock.now", "--participant", "x/ann")
             assert "invalid_arguments" in unknown
-            assert "next: `toolbus participants` lists" in unknown
+            assert "next: `toolbus room participants` lists" in unknown
             assert "would run at one/ann" in shown("call", "clock.now", "--explain")
             assert "Owner: one/ann (issuer one)" in shown("stubs", "clock")
             assert "closed 1 connection" in shown("admin", "kick", "one/ann", "--room", "main")

@@ -126,7 +126,7 @@ def test_kicked_host_exits_and_reports_the_reason(toolbus: CommandLine) -> None:
     again = toolbus.run_here("admin", "kick", "eve")
     assert (again.code, again.out) == (4, "")
     assert "no participant 'eve' is in room main" in again.err
-    assert "next: `toolbus participants` lists" in again.err
+    assert "next: `toolbus room participants` lists" in again.err
 
 
 @pytest.mark.parametrize(

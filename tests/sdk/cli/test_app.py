@@ -118,7 +118,7 @@ def test_text_that_is_not_utf_8_is_refused(typed: str) -> None:
 @pytest.mark.parametrize(
     ("typed", "text"),
     [
-        ("cal", "No such command 'cal'. Did you mean 'call' or 'calls'?"),
+        ("cal", "No such command 'cal'. Did you mean 'call'?"),
         ("tool", "No such command 'tool'. Did you mean 'tools'?"),
         ("qqq", "No such command 'qqq'."),
     ],
@@ -126,6 +126,25 @@ def test_text_that_is_not_utf_8_is_refused(typed: str) -> None:
 def test_unknown_command_is_refused_with_a_similar_one(typed: str, text: str) -> None:
     result = CliRunner().invoke(make_app(), [typed], env={"COLUMNS": "200"})
     assert (result.exit_code, text in result.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("typed", "text"),
+    [
+        ("calls --json", "there is no `toolbus calls`: write `toolbus records`"),
+        ("send bob note", "there is no `toolbus send`: write `toolbus room send`"),
+        ("listen", "there is no `toolbus listen`: write `toolbus room listen`"),
+        ("participants --help", "write `toolbus room participants`"),
+        ("list", "there is no `toolbus list`: write `toolbus tools`"),
+        ("version", "there is no `toolbus version`: write `toolbus --version`"),
+        ("run x", "write `toolbus host` to host a toolkit, or `toolbus serve` to run a server"),
+    ],
+)
+def test_former_and_expected_commands_are_refused_with_what_to_write(typed: str, text: str) -> None:
+    result = CliRunner().invoke(make_app(), typed.split())
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("toolbus: ")
+    assert result.stderr.endswith(f"{text}\n")
 
 
 @pytest.mark.parametrize(

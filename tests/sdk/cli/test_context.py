@@ -69,7 +69,9 @@ def test_context_in_use_applies_to_commands_and_programs_in_any_folder(
         tmp_path_factory.mktemp("elsewhere"),
         {"TOOLBUS_HOME": toolbus.environment()["TOOLBUS_HOME"]},
     )
-    assert [each["name"] for each in elsewhere.value_here("participants", "--json")] == ["ann"]
+    assert [each["name"] for each in elsewhere.value_here("room", "participants", "--json")] == [
+        "ann"
+    ]
     program = subprocess.run(
         [sys.executable, "-c", PROGRAM],
         env=elsewhere.environment(),
@@ -94,7 +96,7 @@ def test_chosen_context_overrides_variables_and_the_one_in_use_does_not(
     assert "TOOLBUS_URL, TOOLBUS_ROOM, TOOLBUS_TOKEN are set and override it" in used.err
     assert settings_of(toolbus, **wrong) == "ws://127.0.0.1:1, room hall"
     assert settings_of(toolbus, TOOLBUS_CONTEXT="lab", **wrong).endswith("room attic, context lab")
-    listed = toolbus.run_here("participants", "--json", "--context", "lab", **wrong)
+    listed = toolbus.run_here("room", "participants", "--json", "--context", "lab", **wrong)
     assert [each["name"] for each in listed.value] == ["ann"]
     own = toolbus.run_here("context", "use", "own", TOOLBUS_NAME="eve")
     assert "TOOLBUS_NAME is set and overrides it" in own.err
@@ -175,7 +177,7 @@ def url_of(toolbus: CommandLine) -> str:
         ("credential list", 2, "`toolbus credential key PATH` creates one"),
         ("registry list", 0, "there are no registries"),
         ("bundle list", 0, "there are no bundles"),
-        ("calls", 4, "there are no records of calls at /.toolbus/records.db"),
+        ("records", 4, "there are no records of calls at /.toolbus/records.db"),
         ("tools", 2, "set TOOLBUS_TOKEN or TOOLBUS_TOKEN_FILE"),
         ("host skills", 2, "set TOOLBUS_TOKEN or TOOLBUS_TOKEN_FILE"),
         ("permissions check ~/rules.toml", 2, "rules.toml"),

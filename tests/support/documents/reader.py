@@ -14,7 +14,13 @@ from support.documents.terminals import PROMPT, Service, Terminals
 from support.rooms.events import next_toolkit_event
 from toolbus import RoomClient
 
-_SERVICES = ("toolbus serve", "toolbus host", "toolbus agent", "toolbus trace", "toolbus listen")
+_SERVICES = (
+    "toolbus serve",
+    "toolbus host",
+    "toolbus agent",
+    "toolbus trace",
+    "toolbus room listen",
+)
 _RUNS = re.compile(r"^    [\w.]+\.run\(\)$", re.MULTILINE)
 """Hosts until SIGTERM, which it handles."""
 _STAYS = re.compile(r"^ +await room\.closed\(\)$", re.MULTILINE)

@@ -66,7 +66,7 @@ def _kick(
     if not done["closed"]:
         raise with_step(
             NotFound(f"no participant {shown(participant)} is in room {name}"),
-            "`toolbus participants` lists the participants of the room",
+            "`toolbus room participants` lists the participants of the room",
         )
     _print(
         options, done, f"closed {counted(done['closed'], 'connection')} of {one_line(participant)}"

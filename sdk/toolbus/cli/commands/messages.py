@@ -1,4 +1,4 @@
-"""`toolbus send` sends one message; `toolbus listen` prints those that arrive, one line each.
+"""`toolbus room send` sends a message; `toolbus room listen` prints each that arrives as a line.
 
 Messages are untrusted text: control characters and line ends are escaped. Nothing is stored, so
 messages that are sent while the connection is lost are not received.
@@ -31,7 +31,7 @@ from toolbus.untrusted_text import json_text, one_line
 __all__ = ["listen", "send"]
 
 _KIND = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_FORM = "write `toolbus send NAME KIND [BODY]`, or `toolbus send --all KIND [BODY]`"
+_FORM = "write `toolbus room send NAME KIND [BODY]`, or `toolbus room send --all KIND [BODY]`"
 
 
 @joins_a_room
@@ -52,7 +52,7 @@ def send(
     """Send a message, and print how many connections it was written to.
 
     Needs the grant messaging. Only connections that subscribe to messages receive it, such as
-    `toolbus listen`. Nothing is stored. Exit code 4: there is no participant of this name.
+    `toolbus room listen`. Nothing is stored. Exit code 4: there is no participant of this name.
     """
     to: str | None = None
     rest = list(words)
@@ -92,7 +92,7 @@ async def _send(room: CommandRoom, to: str | None, kind: str, body: Any) -> int:
     except NotFound as error:
         text = f"no participant named {shown(to)} is in room {room.room}"
         failure = NotFound(text, details=error.details)
-        raise with_step(failure, "`toolbus participants` lists the participants") from None
+        raise with_step(failure, "`toolbus room participants` lists the participants") from None
 
 
 def _read_body(typed: Sequence[str]) -> Any:
@@ -120,7 +120,7 @@ def listen(
 ) -> None:
     """Print the messages to this participant and to all until Ctrl-C, one line each.
 
-    Needs the grant messaging. `toolbus send` sends messages.
+    Needs the grant messaging. `toolbus room send` sends messages.
     """
     logging.basicConfig(format=LOG_FORMAT)
     kinds = frozenset(kind or ())

@@ -1,4 +1,4 @@
-"""`toolbus participants`: lists who is in a room, and what each of them hosts."""
+"""`toolbus room participants`: lists who is in a room, and what each of them hosts."""
 
 from __future__ import annotations
 

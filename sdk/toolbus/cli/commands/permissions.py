@@ -19,7 +19,7 @@ from toolbus.auth.grants import is_tool_name, is_toolkit_name
 from toolbus.auth.participant_names import full_name, is_alias
 from toolbus.cli.arguments import Arguments, read_arguments, read_parameters
 from toolbus.cli.columns import show_columns
-from toolbus.cli.commands.calls import read_since
+from toolbus.cli.commands.records import read_since
 from toolbus.cli.completion import complete_owner, complete_tool
 from toolbus.cli.error_report import reporting
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room

@@ -1,4 +1,4 @@
-"""`toolbus host --records` and `toolbus calls`: from a call to the table."""
+"""`toolbus host --records` and `toolbus records`: from a call to the table."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_calls_of_a_host_are_listed_also_those_that_end_with_its_process(
 ) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    before = toolbus.run("calls")
+    before = toolbus.run("records")
     assert before.code == 4
     assert "there are no records of calls at" in before.err
     assert "toolbus host --records" in before.err
@@ -61,7 +61,7 @@ def test_calls_of_a_host_are_listed_also_those_that_end_with_its_process(
             assert pipe.read_text() == "entered"
             host.process.send_signal(signal.SIGTERM)
             assert host.ended().code == 0
-    lost, refused, done = toolbus.value_here("calls", "--json")
+    lost, refused, done = toolbus.value_here("records", "--json")
     assert (done["tool"], done["caller"], done["owner"]) == ("kit.echo", "ann", "bob")
     assert (done["outcome"], done["executed"], done["arguments"]) == ("ok", "yes", '{"text": "hi"}')
     assert len(done["digest"]) == 64
@@ -69,15 +69,15 @@ def test_calls_of_a_host_are_listed_also_those_that_end_with_its_process(
     assert (lost["tool"], lost["caller"], lost["executed"]) == ("kit.hold", "eve", "maybe")
     assert lost["outcome"] in {"host_lost", "unavailable"}
 
-    table = toolbus.run_here("calls", "--who", "ann", "--outcome", "ok", "--since", "1h")
+    table = toolbus.run_here("records", "--who", "ann", "--outcome", "ok", "--since", "1h")
     header, row = table.out.splitlines()
     assert header.split()[:6] == ["when", "tool", "who", "for", "decision", "outcome"]
     assert " ago  kit.echo  ann  -    allowed   ok       yes " in row
-    assert [each["tool"] for each in toolbus.value_here("calls", "--tool", "*.hold", "--json")] == [
-        "kit.hold"
-    ]
-    assert len(toolbus.value_here("calls", "--limit", "2", "--json")) == 2
-    none = toolbus.run_here("calls", "--who", "zoe")
+    assert [
+        each["tool"] for each in toolbus.value_here("records", "--tool", "*.hold", "--json")
+    ] == ["kit.hold"]
+    assert len(toolbus.value_here("records", "--limit", "2", "--json")) == 2
+    none = toolbus.run_here("records", "--who", "zoe")
     assert (none.code, none.out, none.err) == (0, "", "no recorded call matches\n")
 
 
@@ -93,8 +93,8 @@ def test_flags_of_the_host_override_the_records_of_the_toolkit(
     with toolbus.hosting("recorded_kits:own", "--name", "bob", *flags) as host:
         assert toolbus.run_here("call", "own.echo", "text=hi").code == 0
         assert host.end().code == 0
-    assert len(toolbus.value_here("calls", "--path", "own.db", "--json")) == own
-    there = toolbus.run_here("calls", "--path", "other.db", "--json")
+    assert len(toolbus.value_here("records", "--path", "own.db", "--json")) == own
+    there = toolbus.run_here("records", "--path", "other.db", "--json")
     assert (len(there.value) if there.code == 0 else None) == other
 
 
@@ -129,13 +129,13 @@ def test_records_that_cannot_be_kept_stop_the_host_before_it_starts(
     ],
 )
 def test_invalid_choice_exits_with_2(toolbus: CommandLine, flags: list[str], text: str) -> None:
-    outcome = toolbus.run_here("calls", *flags)
+    outcome = toolbus.run_here("records", *flags)
     assert outcome.code == 2
     assert text in outcome.err
 
 
 def test_file_of_something_else_exits_with_6_and_the_next_step(toolbus: CommandLine) -> None:
-    outcome = toolbus.run_here("calls", "--path", "recorded_kits.py")
+    outcome = toolbus.run_here("records", "--path", "recorded_kits.py")
     assert outcome.code == 6
     assert "recorded_kits.py cannot be used: file is not a database" in outcome.err
     assert "next: name a file" in outcome.err
@@ -146,20 +146,20 @@ def test_names_of_others_are_escaped_cut_and_completed(toolbus: CommandLine) -> 
     with Records.sqlite(toolbus.folder / "evil.db") as records:
         for tool, caller, at in ((f"kit.{evil}", evil, 0.0), ("kit.echo", "ann", 60.0)):
             records.record(CallRecord(tool, time.time() - at, 2.5, "ok", "yes", caller=caller))
-    shown = toolbus.run_here("calls", "--path", "evil.db").out
+    shown = toolbus.run_here("records", "--path", "evil.db").out
     assert "\x1b" not in shown
     assert "x" * 40 not in shown
     assert len(shown.splitlines()) == 3
     assert "2.5 s" in shown
     assert "1 min ago" in shown
-    printed = toolbus.run_here("calls", "--path", "evil.db", "--json").out
+    printed = toolbus.run_here("records", "--path", "evil.db", "--json").out
     assert "\x1b" not in printed
     assert json.loads(printed)[0]["caller"] == evil
     for typed, found in (
-        ("calls --path evil.db --tool k", ["kit.echo"]),
-        ("calls --path evil.db --who ", ["ann"]),
-        ("calls --path none.db --who ", []),
-        ("calls --outcome perm", ["permission_denied"]),
+        ("records --path evil.db --tool k", ["kit.echo"]),
+        ("records --path evil.db --who ", ["ann"]),
+        ("records --path none.db --who ", []),
+        ("records --outcome perm", ["permission_denied"]),
     ):
         pressed = {
             "_TOOLBUS_COMPLETE": "complete_bash",

@@ -1,4 +1,4 @@
-"""`toolbus calls`: lists the calls that a host has recorded on this machine.
+"""`toolbus records`: lists the calls that a host has recorded on this machine.
 
 Names in records are those of other participants: control characters are escaped.
 """
@@ -25,12 +25,12 @@ from toolbus.records.sqlite_file import read_calls
 from toolbus.settings import records_file
 from toolbus.untrusted_text import json_text, one_line
 
-__all__ = ["calls", "read_since"]
+__all__ = ["read_since", "records"]
 
 _COLUMNS = ("when", "tool", "who", "for", "decision", "outcome", "executed", "took", "trace")
 
 
-def calls(  # noqa: PLR0913 - a parameter for each flag
+def records(  # noqa: PLR0913 - a parameter for each flag
     tool: Annotated[
         str | None,
         typer.Option(
