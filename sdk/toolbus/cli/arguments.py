@@ -1,7 +1,8 @@
 """Parses what a call sends: its arguments, the caller's context, and the values of `--input`.
 
-Arguments are `k=v` by the tool's JSON Schema, `k:=json`, or one JSON object. Only the top level of
-the schema is used: names and types. The host validates the values.
+Arguments are `k=v` by the tool's JSON Schema, `k:=json`, or one JSON object. A name may lead to a
+part of an argument: `order.item=pen`, `lines[0].count=2`. The schema gives names and types; the
+host validates the values.
 """
 
 from __future__ import annotations
@@ -15,22 +16,21 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
+from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, NoReturn, TypeAlias
+from typing import Annotated, Any, NamedTuple, NoReturn, TypeAlias
 
 import typer
 
-from toolbus.chunks.json_values import cut
+from toolbus.chunks.json_values import MAX_JSON_DEPTH, cut
 from toolbus.diagnostics.exit_codes import UsageError, with_step
 from toolbus.schemas.text import SchemaReader, values_of
-from toolbus.untrusted_text import SHOWN_CHARS, one_line
+from toolbus.untrusted_text import one_line
 
 __all__ = [
     "Arguments",
-    "Parameter",
     "json_lines",
     "needs_schema",
     "read_arguments",
@@ -38,33 +38,47 @@ __all__ = [
     "read_file",
     "read_json",
     "read_json_option",
-    "read_parameters",
     "warn_if_readable",
 ]
 
 _ARRAY_OF_STRINGS = re.compile(r"array of (?:(?:at \w+ )?\d\S* )?\(?string\b")
 Arguments: TypeAlias = Annotated[
     list[str] | None,
-    typer.Argument(help="name=value by the tool's schema, name:=JSON, or one JSON object."),
+    typer.Argument(
+        help="name=value by the tool's schema, name:=JSON, or one JSON object."
+        " A part of an argument: order.item=pen, 'lines[0].count=2', 'tags[]=new'."
+    ),
 ]
 """The arguments of a call, as commands take them."""
-_MAX_PARAMETERS = 1_000
-"""Their types are read, which takes time; a schema of others may have any number."""
 _MAX_BYTES = 1024 * 1024
 """Of a file that a flag names, and of a line of `--input`: each is in memory, and sent whole."""
 
 
+_KEY = re.compile(r"[^.\[]+")
+_INDEX = re.compile(r"\[(\d{0,9})\](?=[.\[]|\Z)")
+_COMPARED_CHARS = 64
+_LISTED = 8
+
+
+def _shown(name: str) -> str:
+    """Return a name for a message, of which it cannot begin another line."""
+    return one_line(cut(name))
+
+
 @dataclass(frozen=True, slots=True)
-class Parameter:
-    """What the schema of a tool says of one of its parameters."""
+class _Parameter:
+    """What the schema of a tool says of an argument, or of a part of one."""
 
     name: str
+    """As it is typed."""
     types: frozenset[str]
     """The JSON types that its schema allows; empty if the schema does not restrict them."""
     type_text: str
     """Its type, for people."""
     examples: tuple[Any, ...] = ()
     """Numbers of its schema, for messages about a wrong value."""
+    field: str = "key"
+    """The first field of an object, for such messages."""
 
     def read(self, text: str) -> Any:
         """Parse the text of `name=text` as one of the allowed types.
@@ -85,19 +99,25 @@ class Parameter:
                 except ValueError:
                     continue
         raise ValueError(
-            f"{cut(self.name)}: {text[:64]!r} does not match {self.type_text}{self._advice()}"
+            f"{_shown(self.name)}: {text[:64]!r} does not match {self.type_text}{self._advice()}"
         )
 
     def _advice(self) -> str:
         """Return what to write instead, with an example."""
+        name = _shown(self.name)
+        if "object" in self.types:
+            part = shlex.quote(f"{name}.{_shown(self.field)}=...")
+            whole = shlex.quote(f"{{{json.dumps(_shown(self.field), ensure_ascii=False)}: ...}}")
+            return f": write {part}, or the whole object: {name}:={whole}"
         kinds = [kind for kind in _WRITTEN if kind in self.types]
         if "number" in kinds:
             kinds = [kind for kind in kinds if kind != "integer"]
         if not kinds:
             return ""
         forms = [_WRITTEN[kind][0] for kind in kinds]
-        example = f"{cut(self.name)}={self._example(kinds[0])}"
-        return f": write {' or '.join(forms)}, for example {example}"
+        example = f"{name}={self._example(kinds[0])}"
+        advice = f"{name}:=JSON sends a JSON value unchanged"
+        return f": write {' or '.join(forms)}, for example {example}; {advice}"
 
     def _example(self, kind: str) -> str:
         """Return an example as it is typed: from the schema if possible, else a generic one."""
@@ -151,7 +171,6 @@ _WRITTEN = MappingProxyType(
         "number": ("a number", "0.5"),
         "boolean": ("true or false", "true"),
         "array": ("a JSON array", "[1, 2]"),
-        "object": ("a JSON object", '{"key": 1}'),
         "null": ("null", "null"),
     }
 )
@@ -177,30 +196,10 @@ def _read_any_text(text: str) -> Any:
         return text
 
 
-def read_parameters(schema: Mapping[str, Any]) -> dict[str, Parameter]:
-    """Return the parameters of a tool's input schema, in its order."""
-    properties = schema.get("properties")
-    if not isinstance(properties, dict):
-        return {}
-    reader = SchemaReader(schema)
-    return {
-        name: _parameter(name, field, reader)
-        for name, field in islice(properties.items(), _MAX_PARAMETERS)
-    }
-
-
-def _parameter(name: str, schema: Any, reader: SchemaReader) -> Parameter:
-    if not isinstance(schema, dict):
-        schema = {}
-    bounds = (schema.get(name) for name in ("default", "minimum", "maximum"))
-    values = [*(values_of(schema) or [])[:1], *bounds]
-    examples = tuple(value for value in values if type(value) in {int, float})
-    return Parameter(name, reader.types(schema), reader.type_text(schema), examples)
-
-
 def needs_schema(arguments: tuple[str, ...]) -> bool:
     """Whether the type of an argument decides how its text is parsed."""
-    return any(not _is_object(argument) and _split(argument)[1] == "=" for argument in arguments)
+    split = (_split(argument) for argument in arguments if not _is_object(argument))
+    return any(sign == "=" or not _KEY.fullmatch(name) for name, sign, _ in split)
 
 
 def _is_object(argument: str) -> bool:
@@ -224,10 +223,12 @@ def _split(argument: str) -> tuple[str, str, str]:
     return name, "=", value
 
 
-def read_arguments(typed: tuple[str, ...], parameters: Mapping[str, Parameter]) -> dict[str, Any]:
+def read_arguments(typed: tuple[str, ...], schema: Mapping[str, Any]) -> dict[str, Any]:
     """Parse the arguments of a call: `k=v` and `k:=json`, or one JSON object alone.
 
-    The parameters are those of the tool, as far as they are known.
+    Args:
+        typed: The arguments.
+        schema: The input schema of the tool; an empty one if it is not known.
 
     Raises:
         UsageError: An argument cannot be parsed; the message names it.
@@ -240,25 +241,169 @@ def read_arguments(typed: tuple[str, ...], parameters: Mapping[str, Parameter]) 
         return value
     if any(_is_object(argument) for argument in typed):
         raise UsageError("a JSON object cannot be combined with other arguments")
-    arguments: dict[str, Any] = {}
+    tree = _Branch()
     for argument in typed:
         name, sign, text = _split(argument)
-        if name in arguments:
-            raise UsageError(f"{cut(name)} is given twice")
-        if sign == ":=":
-            try:
-                arguments[name] = read_json(text)
-            except (ValueError, RecursionError) as error:
-                raise UsageError(f"the value of {cut(name)}:= is not JSON: {error}") from error
-        elif name in parameters:
-            try:
-                arguments[name] = parameters[name].read(text)
-            except (ValueError, RecursionError) as error:
-                advice = f"{cut(name)}:=JSON sends a JSON value unchanged"
-                raise UsageError(f"{error}; {advice}") from error
+        # A reader of its own: the steps of one argument leave all of theirs to the next.
+        branch, key, field = _Place(name, SchemaReader(schema)).find(tree, schema)
+        try:
+            value = read_json(text) if sign == ":=" else field.read(text)
+        except (ValueError, RecursionError) as error:
+            if sign == ":=":
+                raise UsageError(f"the value of {_shown(name)}:= is not JSON: {error}") from error
+            raise UsageError(str(error)) from error
+        branch[key] = _Leaf(name, value)
+    return {str(key): _value(node) for key, node in tree.items()}
+
+
+# Arguments that set a part of a value: they grow a tree, which becomes objects and lists.
+
+
+class _Leaf(NamedTuple):
+    """A value, and the name of the argument that sets it."""
+
+    name: str
+    value: Any
+
+
+class _Branch(dict[str | int, "_Branch | _Leaf"]):
+    """What is set in parts: an object by its fields, or a list by the indices of its elements."""
+
+
+def _first_leaf(node: _Branch | _Leaf) -> _Leaf:
+    while isinstance(node, _Branch):
+        node = next(iter(node.values()))
+    return node
+
+
+def _value(node: _Branch | _Leaf) -> Any:
+    """Return the value that a tree is for. Raises UsageError for a list with a gap."""
+    if isinstance(node, _Leaf):
+        return node.value
+    if isinstance(next(iter(node)), str):
+        return {key: _value(inner) for key, inner in node.items()}
+    for index in range(len(node)):
+        if index not in node:
+            name = _shown(_first_leaf(node).name)
+            raise UsageError(f"{name} is of a list whose element [{index}] is missing")
+    return [_value(node[index]) for index in range(len(node))]
+
+
+class _Place:
+    """Finds the place that the name of an argument leads to, in a tree and in the schema."""
+
+    def __init__(self, name: str, reader: SchemaReader) -> None:
+        self._name = name
+        self._rest = name
+        self._reader = reader
+
+    def find(
+        self, tree: _Branch, schema: Mapping[str, Any]
+    ) -> tuple[_Branch, str | int, _Parameter]:
+        """Return the branch that the value belongs to, its key there, and what the schema says.
+
+        Raises:
+            UsageError: The name is not well formed, contradicts another one, or is not in the
+                schema of an object that is closed.
+        """
+        branch = tree
+        for _ in range(MAX_JSON_DEPTH):
+            key, schema = self._next(branch, schema)
+            first = _first_leaf(branch) if branch else None
+            if first and isinstance(key, str) is not isinstance(next(iter(branch)), str):
+                raise self._contradicts(first, "one sets a field, the other an element of a list")
+            known = branch.get(key)
+            if not self._rest:
+                if known is not None:
+                    why = "one sets a part of the other"
+                    if isinstance(known, _Leaf):
+                        why = "both set the same element"
+                    raise self._contradicts(_first_leaf(known), why)
+                return branch, key, self._parameter(schema)
+            if isinstance(known, _Leaf):
+                raise self._contradicts(known, "one sets a part of the other")
+            if known is None:
+                known = branch[key] = _Branch()
+            branch = known
+        raise UsageError(f"{_shown(self._name)} has more than {MAX_JSON_DEPTH} levels")
+
+    def _next(self, branch: _Branch, schema: Mapping[str, Any]) -> tuple[str | int, dict[str, Any]]:
+        """Read one more part of the name; return its key and its schema."""
+        before = self._name[: len(self._name) - len(self._rest)]
+        if before and self._rest.startswith("["):
+            return self._next_index(branch, schema, before)
+        if before:
+            self._rest = self._rest[1:]
+        fields = self._reader.fields(schema)
+        # A name of the schema that has dots or brackets itself counts as it is.
+        known = [name for name in fields if name and self._leads_to(name)]
+        plain = _KEY.match(self._rest)
+        if plain is None and not known:
+            raise UsageError(f"{_shown(self._name)} has an empty part: one dot separates two names")
+        key = max(known, key=len) if known else plain[0]  # type: ignore[index]
+        self._rest = self._rest[len(key) :]
+        if known:
+            return key, fields[key]
+        if not before and not self._rest:
+            return key, {}  # the host says what is wrong with the name
+        return key, self._other(schema, [*fields], before, key)
+
+    def _leads_to(self, name: str) -> bool:
+        end = self._rest[len(name) : len(name) + 1]
+        return self._rest.startswith(name) and end in {"", ".", "["}
+
+    def _next_index(
+        self, branch: _Branch, schema: Mapping[str, Any], before: str
+    ) -> tuple[int, dict[str, Any]]:
+        index = _INDEX.match(self._rest)
+        if index is None:
+            raise UsageError(
+                f"{_shown(self._name)}: write an element of a list as {_shown(before)}[0], "
+                f"one more as {_shown(before)}[], and a field as {_shown(before)}.name"
+            )
+        self._refuse_unless("array", schema, before, "elements")
+        self._rest = self._rest[index.end() :]
+        key = int(index[1]) if index[1] else len(branch)
+        return key, self._reader.element(schema, key)
+
+    def _other(
+        self, schema: Mapping[str, Any], fields: list[str], before: str, key: str
+    ) -> dict[str, Any]:
+        """Return the schema of a field that is not in `properties`. Raises UsageError."""
+        self._refuse_unless("object", schema, before, "fields")
+        others = self._reader.others(schema)
+        if others is not None or not fields:
+            return others or {}
+        short = [name for name in fields if len(name) <= _COMPARED_CHARS]
+        dot = f"{before}." if before else ""
+        if near := get_close_matches(key[:_COMPARED_CHARS], short, n=1):
+            hint = f"did you mean {_shown(f'{dot}{near[0]}{self._rest}')}?"
         else:
-            arguments[name] = _read_any_text(text)
-    return arguments
+            hint = f"it has {', '.join(map(one_line, short[:_LISTED]))}"
+            if len(fields) > _LISTED:
+                hint += f" and {len(fields) - _LISTED} more"
+        raise UsageError(f"{_shown(before) or 'the tool'} has no field {_shown(key)}: {hint}")
+
+    def _refuse_unless(self, kind: str, schema: Mapping[str, Any], before: str, parts: str) -> None:
+        kinds = self._reader.types(schema)
+        if kinds and kind not in kinds:
+            text = self._reader.type_text(schema)
+            raise UsageError(f"{_shown(self._name)}: {_shown(before)} has no {parts}: it is {text}")
+
+    def _contradicts(self, other: _Leaf, why: str) -> UsageError:
+        if other.name == self._name:
+            return UsageError(f"{_shown(self._name)} is given twice")
+        return UsageError(f"{_shown(self._name)} contradicts {_shown(other.name)}: {why}")
+
+    def _parameter(self, schema: Mapping[str, Any]) -> _Parameter:
+        bounds = (schema.get(name) for name in ("default", "minimum", "maximum"))
+        values = [*(values_of(schema) or [])[:1], *bounds]
+        examples = tuple(value for value in values if type(value) in {int, float})
+        reader = self._reader
+        field = next(iter(reader.fields(schema)), "key")
+        return _Parameter(
+            self._name, reader.types(schema), reader.type_text(schema), examples, field
+        )
 
 
 def read_caller_context(typed: str | None) -> dict[str, Any] | None:
@@ -280,7 +425,7 @@ def read_json_option(flag: str, typed: str) -> tuple[str, Any]:
     if typed.startswith("@"):
         name = typed[1:]
         text = read_file(flag, name)
-    label = one_line(name, SHOWN_CHARS)
+    label = _shown(name)
     try:
         return label, read_json(text)
     except (ValueError, RecursionError) as error:
@@ -289,7 +434,7 @@ def read_json_option(flag: str, typed: str) -> tuple[str, Any]:
 
 def read_file(flag: str, name: str) -> str:
     """Read the file that a flag names as @FILE, of 1 MiB at most. Raises `UsageError`."""
-    label = one_line(name, SHOWN_CHARS)
+    label = _shown(name)
     try:
         with open(name, "rb") as file:
             data = file.read(_MAX_BYTES + 1)

@@ -15,7 +15,7 @@ from math import isfinite
 from typing import Any
 
 from toolbus.schemas.keywords import HELD, JSON_TYPES
-from toolbus.schemas.walker import held, part_in, rewritten, target_of
+from toolbus.schemas.walker import held, joined, part_in, rewritten, target_of
 
 __all__ = [
     "MAX_STEPS",
@@ -148,6 +148,49 @@ class SchemaReader:
         if (target := self.resolve(schema)) is not None:
             found.insert(0, target)
         return found
+
+    def applied(self, schema: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+        """Return a schema, and all that it applies to the same value, each of them once."""
+        found = [schema]
+        seen = {id(schema)}
+        for part in found:  # which grows
+            if self.step():
+                new = {id(inner): inner for inner in self.alternatives(part)}
+                found += [new[key] for key in new if key not in seen]
+                seen.update(new)
+        return found
+
+    def fields(self, schema: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """Return the schemas of the fields of an object, also of what it applies in place."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for part in self.applied(schema):
+            for name, field in part_in(part.get("properties")).items():
+                found.setdefault(name, []).append(part_in(field))
+        return {name: joined("anyOf", fields) for name, fields in found.items()}
+
+    def others(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the schema of values that are not in `properties`.
+
+        None if no part of the schema says that there are others; {} if they may be anything.
+        """
+        found: list[dict[str, Any]] = []
+        for part in self.applied(schema):
+            found += _held(part, *_OTHERS)
+            if part.get("additionalProperties") is True:
+                found.append({})
+        return joined("anyOf", found) if found else None
+
+    def element(self, schema: Mapping[str, Any], index: int) -> dict[str, Any]:
+        """Return the schema of an element of an array; {} if it may be anything."""
+        found: list[dict[str, Any]] = []
+        for part in self.applied(schema):
+            first = part.get("prefixItems")
+            items = part.get("items")
+            if isinstance(first, list) and index < len(first):
+                items = first[index]
+            if isinstance(items, dict):
+                found.append(items)
+        return joined("anyOf", found) if found else {}
 
     def resolve(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the schema that `$ref` points to, if it is within the root."""

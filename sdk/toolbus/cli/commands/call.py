@@ -27,7 +27,6 @@ from toolbus.cli.arguments import (
     needs_schema,
     read_arguments,
     read_caller_context,
-    read_parameters,
 )
 from toolbus.cli.completion import Owner, complete_tool
 from toolbus.cli.error_report import reporting
@@ -389,5 +388,4 @@ class _Plan:
 
     def _arguments(self, proxy: ToolkitProxy | None) -> dict[str, Any]:
         tool = self._tool(proxy)
-        parameters = {} if tool is None else read_parameters(tool.input_schema)
-        return read_arguments(self.arguments, parameters)
+        return read_arguments(self.arguments, {} if tool is None else tool.input_schema)

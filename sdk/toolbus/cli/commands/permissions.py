@@ -17,7 +17,7 @@ import typer
 
 from toolbus.auth.grants import is_tool_name, is_toolkit_name
 from toolbus.auth.participant_names import full_name, is_alias
-from toolbus.cli.arguments import Arguments, read_arguments, read_parameters
+from toolbus.cli.arguments import Arguments, read_arguments
 from toolbus.cli.columns import show_columns
 from toolbus.cli.commands.records import read_since
 from toolbus.cli.completion import complete_owner, complete_tool
@@ -258,7 +258,7 @@ class _Trial:
         toolkit, _, name = typed.tool.partition(".")
         proxy = await self.room.toolkit(toolkit, typed.participant)
         me, info = self.room.me, proxy.info
-        arguments = read_arguments(typed.arguments, read_parameters(proxy.tool(name).input_schema))
+        arguments = read_arguments(typed.arguments, proxy.tool(name).input_schema)
         owner = replace(me, name=info.owner, issuer=info.issuer, alias=info.alias)
         call = _TriedCall.of(
             typed.tool,

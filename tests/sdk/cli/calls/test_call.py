@@ -16,7 +16,7 @@ import pytest
 
 from support.processes.command_line import CommandLine, without_warnings_of_slow_work
 from toolbus.chunks.chunk_types import Chunk, EmptyChunk, FileChunk, JsonChunk, LinkChunk, TextChunk
-from toolbus.cli.arguments import read_arguments, read_parameters
+from toolbus.cli.arguments import read_arguments
 from toolbus.cli.output import ValueOutput
 from toolbus.diagnostics.exit_codes import UsageError
 
@@ -439,28 +439,26 @@ def test_usage_errors_exit_with_2_and_a_message(
 
 # Reading arguments
 
-SCHEMA = read_parameters(
-    {
-        "properties": {
-            "count": {"type": "integer"},
-            "top": {"type": "integer", "default": 7},
-            "ratio": {"type": "number"},
-            "loud": {"type": "boolean"},
-            "words": {"type": "string"},
-            "several": {"type": "array", "items": {"type": "string"}},
-            "shape": {"$ref": "#/$defs/Shape"},
-            "level": {"enum": [1, 2]},
-            "mode": {"enum": ["1", "2"]},
-            "either": {"anyOf": [{"type": "integer"}, {"type": "string"}]},
-            "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]},
-            "limit": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
-            "any": {},
-            "pair": {"type": "integer", "minimum": 2},
-            "names": {"type": "array", "maxItems": 3, "items": {"type": ["string", "null"]}},
-        },
-        "$defs": {"Shape": {"type": "object"}, "Loop": {"$ref": "#/$defs/Loop"}},
-    }
-)
+SCHEMA: dict[str, object] = {
+    "properties": {
+        "count": {"type": "integer"},
+        "top": {"type": "integer", "default": 7},
+        "ratio": {"type": "number"},
+        "loud": {"type": "boolean"},
+        "words": {"type": "string"},
+        "several": {"type": "array", "items": {"type": "string"}},
+        "shape": {"$ref": "#/$defs/Shape"},
+        "level": {"enum": [1, 2]},
+        "mode": {"enum": ["1", "2"]},
+        "either": {"anyOf": [{"type": "integer"}, {"type": "string"}]},
+        "maybe": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+        "limit": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "any": {},
+        "pair": {"type": "integer", "minimum": 2},
+        "names": {"type": "array", "maxItems": 3, "items": {"type": ["string", "null"]}},
+    },
+    "$defs": {"Shape": {"type": "object"}, "Loop": {"$ref": "#/$defs/Loop"}},
+}
 
 
 @pytest.mark.parametrize(
@@ -509,7 +507,10 @@ def test_typed_argument_is_parsed_by_its_schema(typed: str, value: object) -> No
             ("several=a",),
             """match array of string: write a JSON array, for example several='["a", "b"]'""",
         ),
-        (("shape=a",), """write a JSON object, for example shape='{"key": 1}'"""),
+        (
+            ("shape=a",),
+            """write shape.key=..., or the whole object: shape:='{"key": ...}'""",
+        ),
         (("ratio=NaN",), "ratio: 'NaN' does not match number"),
         (
             ("ratio=abc",),
@@ -546,4 +547,4 @@ def test_single_json_object_is_sent_unchanged() -> None:
 
 def test_recursive_schema_terminates() -> None:
     schema = {"properties": {"a": {"$ref": "#/properties/a"}}}
-    assert read_parameters(schema)["a"].read("1") == 1
+    assert read_arguments(("a=1",), schema) == {"a": 1}
