@@ -356,13 +356,13 @@ class Peer:
         match frame:
             case Progress():
                 return  # only the latest counts, and nothing waits for it
-            case Dispatch() | Input() | Credit(of_input=False):
+            case Dispatch() | AssessDispatch() | Input() | Credit(of_input=False):
                 call = self._connection.dispatched.get(frame.id)
             case _:
                 call = self._connection.calls.get(frame.id)
         if call is None:
             return
-        if isinstance(frame, Dispatch):
+        if isinstance(frame, Dispatch | AssessDispatch):
             call.written = False
             error = Unavailable("the host's server could not be reached")
             self._router.abort(call, error, "lost")

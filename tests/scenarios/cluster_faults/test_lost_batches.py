@@ -19,7 +19,9 @@ from support.nodes.tools import Holding, numbers, total
 from support.redis.relay import Fate, carries, is_batch, is_delta, is_result_lost
 from toolbus import RoomClient, RoomException, ToolContext, Toolkit, Unavailable, tool
 from toolbus.errors import StreamBroken
+from toolbus.permissions import Assessment
 from toolbus.wire import (
+    AssessDispatch,
     Cancel,
     Credit,
     Dispatch,
@@ -115,6 +117,24 @@ async def test_a_dispatch_without_a_subscriber_ends_its_call_at_once() -> None:
         assert (error.code, error.executed, error.retryable) == ("unavailable", "no", True)
         assert not witness.ran
         assert await me.call("kit.run") == 1
+
+
+async def test_a_question_about_a_call_that_was_lost_is_asked_again() -> None:
+    """Its end is known at once, not at its deadline."""
+
+    async def assess() -> Assessment:
+        return Assessment("pass", read_only=True)
+
+    @tool(assess=assess)
+    async def run() -> None: ...
+
+    async with caller_and_host(run) as (nodes, me):
+        for intercept in (nodes.here_way.intercept_published, nodes.there_way.intercept_inbox):
+            lost = intercept(carries(AssessDispatch))
+            asked = asyncio.create_task(me.assess("kit.run", {}))
+            await lost.met.wait()
+            await me.call("kit.next")
+            assert (await asked).source == "tool"
 
 
 async def test_a_call_between_two_that_were_lost_is_not_taken_for_one() -> None:
