@@ -14,12 +14,11 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from jwt import DecodeError, PyJWTError, api_jws
 from jwt import decode as decode_jwt
-from jwt.algorithms import ECAlgorithm, HMACAlgorithm, OKPAlgorithm, RSAAlgorithm
+from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 __all__ = [
     "PrivateKey",
     "PublicKey",
-    "check_is_no_pem",
     "check_jws",
     "check_key_type",
     "load_private",
@@ -41,8 +40,8 @@ PublicKey: TypeAlias = ed25519.Ed25519PublicKey | ec.EllipticCurvePublicKey | rs
 _MIN_RSA_BITS = 2048
 
 
-def sign_jws(payload: bytes, key: str | PrivateKey, alg: str, kid: str) -> str:
-    """Sign a payload with a secret or a private key; return the compact JWS."""
+def sign_jws(payload: bytes, key: PrivateKey, alg: str, kid: str) -> str:
+    """Sign a payload with a private key; return the compact JWS."""
     return api_jws.encode(payload, key, alg, {"kid": kid})
 
 
@@ -77,14 +76,6 @@ def read_unverified(jwt: str) -> dict[str, Any]:
     except (PyJWTError, ValueError, RecursionError) as error:
         raise ValueError("not a token") from error
     return claims
-
-
-def check_is_no_pem(secret: str) -> None:
-    """Raise ValueError for a secret that is a PEM or SSH key."""
-    try:
-        HMACAlgorithm(HMACAlgorithm.SHA256).prepare_key(secret)
-    except (PyJWTError, ValueError):
-        raise ValueError("secret must be plain text, not a PEM or SSH key") from None
 
 
 def new_private(alg: str) -> PrivateKey:

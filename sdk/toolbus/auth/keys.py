@@ -17,6 +17,9 @@ remove the old one when its last token has expired.
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import json
 import os
 import re
@@ -44,6 +47,7 @@ _TABLE_FIELDS = ("kid", "alg", "iss", "alias", *_MATERIALS)
 _MIN_SECRET_BYTES = 32
 _MAX_LABEL_CHARS = 128
 _PEM_TEXT = re.compile(r"[A-Za-z0-9+/= \n-]+")
+_PEM_OR_SSH_KEY = re.compile(r"----[- ]BEGIN |\A(ssh-|ecdsa-sha2-)")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -93,14 +97,11 @@ class Key:
         object.__setattr__(self, "_verifier", verifier)
 
     def _load(self) -> tuple[str | PrivateKey | None, str | PublicKey]:
-        secret = self.secret
-        if secret is not None and len(secret.encode(errors="replace")) < _MIN_SECRET_BYTES:
-            raise ValueError(f"secret must have at least {_MIN_SECRET_BYTES} bytes")
-        from toolbus.auth.jws import check_is_no_pem, check_key_type, load_private, load_public
+        if self.secret is not None:
+            _check_secret(self.secret)
+            return self.secret, self.secret
+        from toolbus.auth.jws import check_key_type, load_private, load_public
 
-        if secret is not None:
-            check_is_no_pem(secret)
-            return secret, secret
         if self.private is not None:
             private = load_private(self.private)
             return private, check_key_type(self.alg, private.public_key())
@@ -157,9 +158,19 @@ class Key:
         """Sign a payload; return the compact JWS. ValueError if this key cannot sign."""
         if self._signer is None:
             raise ValueError(f"key {self.kid!r} is a public key: it cannot sign")
+        if isinstance(self._signer, str):
+            return self._signed_by_secret(payload, self._signer)
         from toolbus.auth.jws import sign_jws
 
         return sign_jws(payload, self._signer, self.alg, self.kid)
+
+    def _signed_by_secret(self, payload: bytes, secret: str) -> str:
+        # By the standard library: a command with the development key would spend a quarter of its
+        # processor time on importing `auth.jws`.
+        header = json.dumps({"alg": self.alg, "kid": self.kid, "typ": "JWT"}, separators=(",", ":"))
+        signed = b".".join(map(_base64url, (header.encode(), payload)))
+        signature = hmac.digest(secret.encode(), signed, hashlib.sha256)
+        return b".".join((signed, _base64url(signature))).decode()
 
     def check(self, jws: str) -> bytes:
         """Return the payload of a compact JWS; ValueError unless this key signed it."""
@@ -170,6 +181,22 @@ class Key:
     def __repr__(self) -> str:
         material = next(name for name in _MATERIALS if getattr(self, name) is not None)
         return f"Key(kid={self.kid!r}, alg={self.alg!r}, iss={self.iss!r}, {material}='***')"
+
+
+def _base64url(data: bytes) -> bytes:
+    return base64.urlsafe_b64encode(data).rstrip(b"=")
+
+
+def _check_secret(secret: str) -> None:
+    try:
+        size = len(secret.encode())
+    except UnicodeEncodeError:  # a lone surrogate
+        raise ValueError("secret must be plain text, in UTF-8") from None
+    if size < _MIN_SECRET_BYTES:
+        raise ValueError(f"secret must have at least {_MIN_SECRET_BYTES} bytes")
+    # Everybody may have a public key, and could sign with it.
+    if _PEM_OR_SSH_KEY.search(secret):
+        raise ValueError("secret must be plain text, not a PEM or SSH key")
 
 
 def _check_label(name: str, value: object) -> None:

@@ -70,7 +70,15 @@ def test_generated_key_signs_and_verifies(alg: Algorithm) -> None:
     assert key.check(key.sign(b"payload")) == b"payload"
 
 
-@pytest.mark.parametrize("start", ["ssh-rsa", "ssh-ed25519", "ecdsa-sha2-nistp256"])
+def test_a_secret_signs_as_the_library_for_tokens_does() -> None:
+    jws = shared_key(secret="ä" * 16).sign(b"\x00payload\xff")
+
+    assert jws == api_jws.encode(b"\x00payload\xff", "ä" * 16, "HS256", {"kid": "k1"})
+
+
+@pytest.mark.parametrize(
+    "start", ["ssh-rsa", "ssh-ed25519", "ecdsa-sha2-nistp256", "---- BEGIN SSH2 PUBLIC KEY ----"]
+)
 def test_a_secret_that_begins_as_an_ssh_key_does_is_refused(start: str) -> None:
     with pytest.raises(ValueError, match="not a PEM or SSH key"):
         shared_key(secret=start + "A" * 32)
@@ -83,9 +91,10 @@ _LOADED = "; import sys; print(not {'jwt', 'cryptography'} & set(sys.modules))"
     ("program", "spares_them"),
     [
         ("import toolbus", True),
+        ("from toolbus import Key; Key.generate(kid='k', iss='i').sign(b'payload')", True),
         ("import toolbus_server", False),
     ],
-    ids=["whoever shows a token", "a server, before anybody waits"],
+    ids=["a token is shown", "a secret signs", "a server, before anybody waits"],
 )
 def test_the_libraries_for_signatures_are_loaded_where_one_is_checked(
     program: str, spares_them: bool
