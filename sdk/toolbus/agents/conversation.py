@@ -49,11 +49,11 @@ choose less; and such that a question about the photo of the question before sti
 MAX_WAITING: Final = 16
 """Questions that wait for one conversation. They are answered one after the other, each in seconds:
 who asks more at a time is served better by more conversations."""
+# Conversations in memory, and the JSON of their messages; objects and JSON take some three times as
+# much. Beyond it the asker who has the most loses the one that it used least recently. It is read
+# again from a store, or forgotten.
 _MAX_CONVERSATIONS = 1_000
 _MAX_TOTAL_BYTES = 128 * 1024 * 1024
-"""Conversations in memory, and the JSON of their messages; objects and JSON take some three times
-as much. Beyond it the asker who has the most loses the one that it used least recently. It is read
-again from a store, or forgotten."""
 _MAX_FORGOTTEN = 50_000
 """Forgotten conversations whose askers learn that they are forgotten; some 10 MB. Beyond it the
 asker who has the most of them loses its oldest ones."""

@@ -29,6 +29,7 @@ from toolbus.untrusted_text import SHOWN_CHARS
 __all__ = ["ModelBudget", "ModelLog", "ModelRetries"]
 
 _MAX_ASKERS = 10_000
+"""Everybody who asks is remembered for a window, a day by default: some 3 MB for so many."""
 
 _logger = bounded_logger("toolbus.models")
 _Per: TypeAlias = Literal["agent", "asker"]

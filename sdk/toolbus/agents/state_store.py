@@ -94,6 +94,7 @@ files that a provider takes. It bounds memory and time that a file from elsewher
 number of characters since these are known without a look at each.
 """
 _MAX_BYTES = 4 * MAX_STATE_CHARS
+"""Such a state in UTF-8; known without reading the row, which another program may have written."""
 _LOCKED_ATTEMPTS = 5
 """How often a write waits a second for a lock: agents that share a file save large states in turn,
 and SQLite does not let them wait in a line."""

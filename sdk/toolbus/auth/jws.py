@@ -38,6 +38,7 @@ PublicKey: TypeAlias = ed25519.Ed25519PublicKey | ec.EllipticCurvePublicKey | rs
 """A public key of a supported algorithm."""
 
 _MIN_RSA_BITS = 2048
+"""Shorter keys can be factored: RFC 7518, section 3.3."""
 
 
 def sign_jws(payload: bytes, key: PrivateKey, alg: str, kid: str) -> str:

@@ -45,7 +45,9 @@ _ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
 _MATERIALS = ("secret", "public", "private")
 _TABLE_FIELDS = ("kid", "alg", "iss", "alias", *_MATERIALS)
 _MIN_SECRET_BYTES = 32
+"""Who has one token can try shorter secrets in private: RFC 7518, section 3.2."""
 _MAX_LABEL_CHARS = 128
+"""An issuer and its alias are in each dispatch and event, a `kid` in the header of each token."""
 _PEM_TEXT = re.compile(r"[A-Za-z0-9+/= \n-]+")
 _PEM_OR_SSH_KEY = re.compile(r"----[- ]BEGIN |\A(ssh-|ecdsa-sha2-)")
 

@@ -40,7 +40,9 @@ AUDIENCE = "toolbus"
 MAX_TOKEN_LIFE_S = 24 * 3600
 """The longest life of a token, in seconds."""
 _MAX_ROOM_PATTERNS = 64
+"""Each connection compares the name of its room with all of them (PROTOCOL.md, TOKEN-4)."""
 _MAX_JTI_CHARS = 128
+"""Every server of a bus remembers the revoked ones for two days."""
 _LATEST_TIME = 253_402_300_799  # the last second of the year 9999
 
 RefusalReason: TypeAlias = Literal[

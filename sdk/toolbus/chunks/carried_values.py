@@ -35,6 +35,7 @@ from toolbus.wire.json_check import Location
 __all__ = ["Carrying", "SourceText", "as_declared", "repaired"]
 
 _WITHOUT_BYTES = frozenset({str, int, float, bool, type(None), date, datetime})
+"""Types whose values have no byte strings in them."""
 _MAX_DECIMAL_BITS = 100_000
 """Larger integers are written in hexadecimal: the time for decimal digits grows with the square,
 and takes 13 ms for this many bits."""

@@ -46,6 +46,7 @@ MAX_JSON_DEPTH = MAX_DEPTH - 1
 MAX_POINTERS = 16
 """How many places that are text are named in one result; the others are counted."""
 TOO_MANY_VALUES = "the value has more in it than a frame can hold"
+# What msgpack can carry (PROTOCOL.md, BODY-1).
 _MIN_INT = -(2**63)
 _END_INT = 2**64
 _SLICE = 256

@@ -35,6 +35,7 @@ MAX_ROWS = 200
 MAX_DURATIONS = 2_000
 """The number of durations kept per row."""
 _MAX_ERRORS = 200
+"""All calls of a busy room may fail, for as long as it is watched."""
 _STEP_S = 0.1
 """Counts within this time are merged."""
 

@@ -49,6 +49,7 @@ _SILENT_WAIT_S = 3.0
 """Longer than a server on a busy machine takes, and than a person waits without a doubt."""
 _FIRST_BACKOFF_S = 0.1
 _MAX_BACKOFF_S = 5.0
+"""After a restart of a server all its clients come back at once (PROTOCOL.md, LEAVE-4)."""
 # After a connection that lasted this long, the backoff starts again at its minimum.
 _STABLE_S = 5.0
 # Limit of leaving connections with calls in flight; the oldest is dropped.

@@ -67,8 +67,8 @@ DEFAULT_WAIT_FOR_HOST_S = 10.0
 """Seconds that a call waits in all for a host of its toolkit, unless it has another limit."""
 # Both are promised (RETRY-4). A second at most, so that a call goes on at most that long (and its
 # jitter) after a server or host has returned; waits end by their time, not by their number.
-_BACKOFF_S = 0.05
 _MAX_BACKOFF_S = 1.0
+_BACKOFF_S = 0.05
 # Without a limit a call without a deadline would never report that its server is gone (RETRY-4).
 _ENDLESS_WAIT_S = 60.0
 """Seconds that a call without a deadline waits for an unavailable server."""

@@ -44,6 +44,7 @@ __all__ = [
 ]
 
 _MAX_CACHED_CALLERS = 512
+"""Without it a host would hold everybody who ever called it."""
 _STREAM_FIELDS = frozenset({"credit_chunks", "input", "progress"})
 FIELDS_TO_READ = _STREAM_FIELDS | {"caller_context"}
 """The fields of a header for which `HostedCall.read_header` has to be called."""

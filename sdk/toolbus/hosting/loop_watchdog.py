@@ -55,6 +55,8 @@ _WAITING = (
 """What lies between a task and those that it waits for; of an event loop, all tasks are reached."""
 _WAITING_NAMES = frozenset({"async_generator_asend", "anext_awaitable", "coroutine_wrapper"})
 _MAX_SEARCHED = 2_000
+"""No other thread runs during the search: a task may hold any number of others, as `gather`
+does."""
 
 _call_codes: set[CodeType] = set()
 _watchdogs: dict[asyncio.AbstractEventLoop, _Watchdog] = {}

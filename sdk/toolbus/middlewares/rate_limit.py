@@ -18,6 +18,7 @@ __all__ = ["RateLimit"]
 
 _By: TypeAlias = Literal["tool", "caller", "principal"]
 _MAX_KEYS = 10_000
+"""A host that runs for months would remember everybody who ever called it."""
 _LEAST_S = 0.001
 _MOST_S = 366 * 24 * 3_600
 

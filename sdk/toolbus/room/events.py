@@ -22,6 +22,7 @@ T = TypeVar("T")
 EVENT_TOPICS: frozenset[str] = frozenset(TOPIC_GRANTS) - {"calls"}
 """The topics of room events. Calls are a topic of their own."""
 _MAX_UNREAD = 1_024
+"""A reader that is slower than the room, or has stopped, would fill the memory of its process."""
 _TOOLKIT_EVENTS = frozenset({"toolkit_added", "toolkit_changed", "toolkit_removed"})
 _SUPERSEDED = "toolkit_superseded"
 _PARTICIPANT_EVENTS = frozenset({"participant_joined", "participant_changed", "participant_left"})

@@ -69,6 +69,7 @@ _logger = bounded_logger(__name__)
 _TOKEN_EXPIRES = "token_expires"
 _FIRST_BACKOFF_S = 0.5
 _MAX_BACKOFF_S = 30.0
+"""A source of tokens that fails would be asked twice a second by each client."""
 
 
 class TokenRenewal:

@@ -29,6 +29,7 @@ T = TypeVar("T")
 _logger = bounded_logger(__name__)
 _CALLS = "calls"
 _MAX_SENDERS = 1_024
+"""Each connection has another id: in a long process they would grow without end."""
 
 
 class Subscriptions:

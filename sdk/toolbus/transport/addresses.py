@@ -37,7 +37,9 @@ _LOOKUP_SHARE = 0.75
 # A handshake over a slow line takes a second or two; with 20 addresses an equal share is less.
 _LEAST_SHARE_S = 2.5
 _MAX_TRIED = 64
+"""Each is an open socket: a name server may answer with thousands of addresses."""
 _MAX_NAMED = 8
+"""The text becomes one line of a log or a terminal."""
 _REFUSED = frozenset({errno.ECONNREFUSED, errno.EADDRNOTAVAIL})
 _RESOLVER = HostResolver()
 

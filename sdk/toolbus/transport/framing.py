@@ -27,11 +27,12 @@ _FINAL: Final = 0x80
 _FINAL_BINARY: Final = 0x82
 _CONTROL: Final = 0x08
 _MASKED: Final = 0x80
+_MASKS_AT_ONCE: Final = 256
+# The head of a frame: RFC 6455, section 5.2.
 _IN_TWO_BYTES: Final = 126
 _IN_EIGHT_BYTES: Final = 127
 _MAX_IN_TWO_BYTES: Final = 2**16 - 1
 _MASK_BYTES: Final = 4
-_MASKS_AT_ONCE: Final = 256
 _MAX_IN_EIGHT_BYTES: Final = 2**63 - 1
 _LENGTH_BYTES: Final = {_IN_TWO_BYTES: 2, _IN_EIGHT_BYTES: 8}
 _MAX_HEAD_BYTES: Final = 2 + 8  # without a mask

@@ -27,6 +27,8 @@ except ImportError:  # websockets 15
 __all__ = ["UnusableProxy", "open_websocket"]
 
 _MAX_REDIRECTS = 10
+"""Servers that redirect to each other would get requests until the time is over; as in
+websockets."""
 
 
 class UnusableProxy(ValueError):

@@ -156,8 +156,12 @@ _MIN_SLICE_S = 0.0002
 _OVERHEAD_BYTES = 256
 """What a queued message takes in memory beside its bytes."""
 _REFUSABLE_BYTES = 4 * 1024 * 1024
+"""Of messages that may be refused, so that the others have as much again (PROTOCOL.md, CALL-18)."""
 _MAX_QUEUE_BYTES = 8 * 1024 * 1024
+"""Memory that one peer may take by not reading (PROTOCOL.md, CONN-14)."""
 _MAX_FRAGMENTS = 1_024
+"""Each is an object, also without a byte in it, of which `max_frame_bytes` counts none
+(CONN-13)."""
 # Pings that a peer may send while it reads nothing, not even our pongs.
 _MAX_UNREAD_PONGS = 1_024
 # A peer that reads less than this within this time is lost: its pings wait behind the messages.

@@ -44,7 +44,10 @@ MAX_DEPTH = 32
 """Nesting of arrays and maps (PROTOCOL.md, FRAME-6)."""
 
 _MAX_HEADER_ITEMS = 4_096
+"""Each item becomes an object of some 50 bytes, of which one byte was sent (PROTOCOL.md,
+FRAME-7)."""
 _MAX_ID = 2**53
+"""Beyond it JavaScript and other peers have no exact integers (PROTOCOL.md, FRAME-3)."""
 # Up to this size, a container with a false length costs less than a millisecond to refuse.
 _TRUSTED_CLAIM_BYTES = 2_048
 # Enough for most values; a packer grows its buffer by itself.

@@ -16,7 +16,9 @@ _EXECUTED: tuple[str, ...] = get_args(Executed)
 MAX_MESSAGE_CHARS = 4_096
 """The longest message of an error (PROTOCOL.md, ERR-7)."""
 _MAX_DETAILS_BYTES = 32_768
+"""Of an error: it is sent and logged where no credit holds it back (PROTOCOL.md, ERR-7)."""
 _MAX_PAUSE_S = 86_400.0
+"""A tool chooses its pause: infinity is not an integer, and 2^53 ms would break the frame."""
 
 
 class UnknownError(RoomException):

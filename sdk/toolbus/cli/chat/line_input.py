@@ -25,6 +25,7 @@ except ImportError:  # Python on Windows has none: lines are read as they are
 __all__ = ["History", "LineInput"]
 
 _MAX_ENTRIES = 1_000
+"""How many stay when the file has twice as many: each start of a chat reads all of them."""
 _MAX_FILE_BYTES = 4 * 1024 * 1024
 """The part of the file that is read; a longer one is made shorter, or it would grow for ever."""
 PROMPT = "you> "

@@ -38,6 +38,7 @@ __all__ = ["builders", "tools"]
 _COLUMNS = ("toolkit", "tools", "owner", "hosts", "visible to", "description")
 _LEFT_OUT_COLUMNS = ("state", "tool", "reason")
 _TAKES = {"attachment": "an attachment (--attach FILE)", "input": "an input (--input FILE)"}
+# Others write the schemas: 1,000 tools of `MAX_STEPS` each would keep a reader waiting.
 _MAX_TOTAL_STEPS = 40_000
 _MIN_STEPS = 200
 
