@@ -28,11 +28,9 @@ from toolbus.wire import ToolkitManifest, ToolManifest
 
 __all__ = ["Names", "stub_module"]
 
+# Others write the schemas and their texts, and an editor and a type checker read the stub.
 _MAX_DEPTH = 32
-_MAX_CHARS = 1_000
-"""Of one annotation."""
-_MAX_VALUES = 200
-_MAX_VALUE_CHARS = 200
+_MAX_CHARS = 1_000  # of one annotation
 _MAX_TEXT_CHARS = 4_000
 _MAX_NAME_CHARS = 64
 _MAX_LINE = 100
@@ -371,7 +369,7 @@ class Annotations:
         return name
 
     def _of_values(self, values: list[Any]) -> str:
-        if not values or len(values) > _MAX_VALUES or not all(map(_is_literal, values)):
+        if not values or not all(map(_is_literal, values)):
             return self._any
         shown = dict.fromkeys(_literal(value) or "" for value in values if value is not None)
         parts = []
@@ -393,9 +391,7 @@ def _is_list(value: object) -> TypeGuard[list[Any]]:
 
 
 def _is_literal(value: object) -> bool:
-    if isinstance(value, str):
-        return len(value) <= _MAX_VALUE_CHARS
-    return value is None or isinstance(value, bool | int)
+    return value is None or isinstance(value, str | bool | int)
 
 
 # Source
