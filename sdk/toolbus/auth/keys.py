@@ -249,14 +249,14 @@ class KeyRing:
         """
         try:
             document = tomllib.loads(text)
-        except RecursionError as error:
+            for name in sorted(document.keys() - {"key"}):
+                raise ValueError(f"unknown field {name!r}")
+            tables = document.get("key")
+            if not isinstance(tables, list) or not tables:
+                raise ValueError("it has no [[key]] table")
+            return cls(_read_key(position, table) for position, table in enumerate(tables, start=1))
+        except RecursionError as error:  # of the parser, or for a message about a nested value
             raise ValueError(str(error)) from None
-        for name in sorted(document.keys() - {"key"}):
-            raise ValueError(f"unknown field {name!r}")
-        tables = document.get("key")
-        if not isinstance(tables, list) or not tables:
-            raise ValueError("it has no [[key]] table")
-        return cls(_read_key(position, table) for position, table in enumerate(tables, start=1))
 
     def get(self, kid: str) -> Key | None:
         """Return the key with this id, or None."""

@@ -363,3 +363,8 @@ def test_alias_survives_the_file_and_the_public_half() -> None:
     key = Key.generate(kid="k", iss="acme", alg="EdDSA", alias="corp")
     assert KeyRing.from_toml(KeyRing([key]).to_toml()).aliases() == {"acme": "corp"}
     assert key.public_half().alias == "corp"
+
+
+def test_key_whose_value_is_nested_too_deeply_is_refused_as_any_other() -> None:
+    with pytest.raises(ValueError, match="recursion"):
+        KeyRing.from_toml(f"[[key]]\nkid{'.a' * 10_000} = 1\n")
