@@ -139,7 +139,7 @@ class RequestToModel:
             raise TypeError(f"request must be a mapping, not {shown(request)}")
         if model is None:
             model = self.model
-        if model.adapter is not self.model.adapter:
+        elif model.adapter is not self.model.adapter:  # a property may make a new one each time
             raise ValueError(f"{shown(model)} has another API than {shown(self.model)}")
         if request is None:
             request = self.request

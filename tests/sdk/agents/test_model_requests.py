@@ -315,6 +315,20 @@ async def test_another_model_of_the_same_api_is_asked_in_place_of_the_first_and_
     assert call.usage.counted.input > 0
 
 
+async def test_another_request_is_for_a_model_that_makes_its_adapter_when_asked_too() -> None:
+    class Making(Model):
+        @property
+        def adapter(self) -> Any:
+            return Counting()
+
+        @adapter.setter
+        def adapter(self, adapter: Any) -> None: ...
+
+    async with Turn(None) as turn:
+        call = call_of(Making(), turn)
+        assert call.replace(request={"text": "b"}).request == {"text": "b"}
+
+
 async def test_who_leaves_before_the_first_event_has_asked_all_the_same() -> None:
     model = Model([None])
     async with Turn(None) as turn:
