@@ -304,16 +304,18 @@ def input_refusal(tool: Tool) -> InvalidArguments:
 
 
 async def _stream_of(run: ToolRun, attachment: Any) -> InputStream[Any]:
-    if isinstance(attachment, InputStream):
-        attachment.begin_run(run)
-        return attachment
-    file = as_attachment(attachment)
-    try:
-        await check_readable(file)
-    except OSError as error:
-        run.input_error = error
-        raise
-    return InputStream([file])
+    stream: InputStream[Any] = attachment
+    if not isinstance(attachment, InputStream):
+        file = as_attachment(attachment)
+        try:
+            await check_readable(file)
+        except OSError as error:
+            run.input_error = error
+            raise
+        stream = InputStream([file])
+    if run.takes_input and not run.entered:  # else a tool runs this one, with an input of its own
+        stream.begin_run(run)
+    return stream
 
 
 def unreadable_input(path: str, error: BaseException, executed: Executed) -> InvalidArguments:

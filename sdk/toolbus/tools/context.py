@@ -366,8 +366,12 @@ def own_call(context: ToolContext) -> ToolContext:
     A test may use one context for many calls, and for several at a time.
     """
     own = copy(context)
-    own._run = copy(context._run)
-    own._run.without_runner = False
+    own._run = run = copy(context._run)
+    run.without_runner = False
+    run.takes_input = True
+    # What tools that were run with the context directly, by `Tool.execute`, have left there.
+    for name in ("entered", "_on_threads", "_nested", "_recorded"):
+        vars(run).pop(name, None)
     return own
 
 

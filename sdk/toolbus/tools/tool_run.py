@@ -124,6 +124,8 @@ class ToolRun(ABC):
     """Whether the call came over a room."""
     without_runner: bool = False
     """Whether nothing but `Toolkit.execute` makes the caller's error of what the tool raises."""
+    takes_input: bool = False
+    """Whether the program that makes the call passes its input, without a runner."""
     entered: bool = False
     """Set when the tool's own function is being called; it stays set."""
     cancelled: bool = False

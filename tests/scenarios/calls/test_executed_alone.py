@@ -14,6 +14,7 @@ from toolbus import (
     CallNext,
     Chunk,
     FileChunk,
+    InputStream,
     InvalidArguments,
     InvalidResult,
     NotFound,
@@ -244,3 +245,46 @@ async def test_a_file_that_cannot_be_read_is_an_os_error_as_in_a_call(tmp_path: 
     async with room_of("host", "ann") as lab, lab["host"].host(kit):
         with pytest.raises(FileNotFoundError):
             await lab["ann"].invoke("t.size", attachment=absent)
+
+
+async def test_tools_that_were_run_with_the_context_itself_change_no_later_call() -> None:
+    context, toolkit = ToolContext(), plain()
+    with pytest.raises(KeyError):
+        await toolkit.get_tool("fails_on_a_thread").execute(context)
+    with pytest.raises(NotFound) as missing:
+        await toolkit.execute(context, "no_such_tool", {})
+    assert missing.value.executed == "no"
+
+
+@tool
+async def total(numbers: InputStream[int]) -> int:
+    return sum([number async for number in numbers])
+
+
+async def test_bad_value_of_a_file_as_an_input_is_as_in_a_call() -> None:
+    kit, outcomes = Toolkit("t", [total]), []
+    async with room_of("host", "ann") as lab, lab["host"].host(kit):
+        for call in (
+            lab["ann"].invoke("t.total", attachment=b"1"),
+            kit.execute(ToolContext(), "total", {}, b"1"),
+        ):
+            with pytest.raises(InvalidArguments) as refusal:
+                await call
+            outcomes.append(Outcome.of(refusal.value))
+    assert outcomes[0] == outcomes[1]
+
+
+async def test_bad_input_that_a_tool_makes_for_another_is_no_error_of_its_own_caller() -> None:
+    inner = Toolkit("inner", [total])
+
+    @tool
+    async def outer(context: ToolContext) -> Any:
+        return await inner.execute(context, "total", {}, InputStream([1, "x"]))
+
+    kit, outcomes = Toolkit("t", [outer]), []
+    async with room_of("host", "ann") as lab, lab["host"].host(kit):
+        for call in (lab["ann"].call("t.outer"), kit.execute(ToolContext(), "outer", {})):
+            with pytest.raises(ToolFailed) as failure:
+                await call
+            outcomes.append(Outcome.of(failure.value))
+    assert outcomes[0] == outcomes[1]
