@@ -119,11 +119,11 @@ class RemoteParticipants:
         That is so when a participant leaves whose node had ended before it was added: which of its
         names are reserved is unknown.
         """
-        kind, slot, epoch = change[:3]
-        if kind == b"out" and slot in self._skipped:
-            self._skipped.discard(slot)
-            return False
         with self._log_invalid(writer):
+            kind, slot, epoch = change[:3]
+            if kind == b"out" and slot in self._skipped:
+                self._skipped.discard(slot)
+                return False
             if kind == b"in":
                 self._add(writer, slot, epoch, change[3])
             elif kind == b"out":

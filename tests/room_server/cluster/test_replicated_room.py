@@ -163,6 +163,13 @@ async def test_gap_in_the_deltas_reloads_the_room() -> None:
     assert harness.names() == {"after a gap", "meanwhile"}
 
 
+async def test_change_that_cannot_be_read_affects_no_other_of_its_delta() -> None:
+    harness = RoomHarness()
+    harness.room.load(7, "me 1", {})
+    harness.room.apply_delta(8, "other 1", False, [[b"unknown"], [b"in", *_fact("ann")]])
+    assert (harness.names(), harness.reloads) == ({"ann"}, 0)
+
+
 async def test_older_snapshot_that_arrives_later_is_ignored() -> None:
     harness = RoomHarness()
     slot, epoch, facts = _fact("here")
