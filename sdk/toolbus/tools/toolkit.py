@@ -558,8 +558,18 @@ async def _as_a_call(
     """Execute a call that no runner makes, and raise what its caller would get of one."""
     context = own_call(context)
     run = run_of(context)
+    run.unentered = toolkit.unentered
     run.sends_error_text = toolkit.sends_error_text(name, by_default=False)
     running = execute(toolkit, context, name, *rest, **named)
+    if toolkit.records is None:
+        return await _ended_as_a_call(run, running)
+    arguments = rest[0] if rest else named.get("arguments")
+    with run.begin_recording(toolkit.records, f"{toolkit.name}.{name}", arguments) as recording:
+        recording.executed = lambda: run.executed
+        return await _ended_as_a_call(run, running)
+
+
+async def _ended_as_a_call(run: ToolRun, running: Awaitable[Chunk]) -> Chunk:
     try:
         chunk = await running
         if not isinstance(chunk, FileChunk):  # hosts send files in pieces
@@ -571,8 +581,10 @@ async def _as_a_call(
             raise
         raise failure_of(RuntimeError("the tool raised CancelledError"), run) from error
     except (Exception, SystemExit) as error:
-        failure = error if error is run.input_error else failure_of(error, run)
-        if failure is error:
+        failure = failure_of(error, run)
+        if run.recording is not None:
+            run.recording.end(failure)
+        if failure is error or error is run.input_error:
             raise
         raise failure from error
 

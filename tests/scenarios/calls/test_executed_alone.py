@@ -288,3 +288,30 @@ async def test_bad_input_that_a_tool_makes_for_another_is_no_error_of_its_own_ca
                 await call
             outcomes.append(Outcome.of(failure.value))
     assert outcomes[0] == outcomes[1]
+
+
+@pytest.mark.parametrize("kind", [Toolkit, Inherited])
+@pytest.mark.parametrize(
+    ("name", "arguments", "outcome"),
+    [
+        ("gives_too_much", {}, "too_large"),
+        ("cancels", {}, "tool_failed"),
+        ("doubled", {"number": "x"}, "invalid_arguments"),
+    ],
+)
+async def test_the_record_of_a_call_has_the_error_that_the_call_raises(
+    kind: type[Toolkit], name: str, arguments: dict[str, Any], outcome: str
+) -> None:
+    records = Records.memory()
+    with pytest.raises(RoomException) as raised:
+        await kind("t", TOOLS, records=records).execute(ToolContext(), name, arguments)
+    (record,) = records.calls()
+    assert (record.outcome, record.executed) == (outcome, raised.value.executed)
+
+
+async def test_a_refusal_of_an_override_is_recorded() -> None:
+    records = Records.memory()
+    kit = Inherited("t", TOOLS, records=records)
+    with pytest.raises(PermissionDenied):
+        await kit.execute(ToolContext(), "doubled", {"number": 13})
+    assert [record.outcome for record in records.calls()] == ["permission_denied"]

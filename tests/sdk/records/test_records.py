@@ -72,7 +72,7 @@ def facts(record: CallRecord) -> tuple[str, str, str, str]:
         ("fly", "ok", ("not_found", "no", "denied", "name")),
         ("work", "deny", ("permission_denied", "no", "denied", "grant")),
         ("work", "cached", ("ok", "no", "allowed", "")),
-        ("work", "cancel", ("cancelled", "yes", "allowed", "")),
+        ("work", "cancel", ("tool_failed", "yes", "allowed", "")),
     ],
 )
 async def test_end_of_a_call_is_recorded_once_with_whether_the_function_ran(
