@@ -36,6 +36,8 @@ PAGES = {
 """Files outside `docs/` whose text is a page."""
 ROOM = "Room"
 """The help panel of the options that all commands share which join a room."""
+LOG = "Log"
+"""The help panel of the options of every command, which the page describes."""
 
 _MARKER = re.compile(r"^<!-- (commands|modules|names|include)(?:: (\S+))? -->$", re.MULTILINE)
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
@@ -145,17 +147,18 @@ def _commands(_name: str, _page: Path) -> str:
 
 def _command(title: str, command: Any, level: int) -> list[str]:
     usage = " ".join([title, *command.collect_usage_pieces(typer.Context(command))])
-    own = [each for each in command.params if not _is_shared(each) and not each.hidden]
+    own = [each for each in command.params if each.rich_help_panel not in (ROOM, LOG)]
+    own = [each for each in own if not each.hidden]
     parts = [f"{'#' * level} {title}", _prose(command.help or ""), f"```text\n{usage}\n```"]
     if own:
         parts.append(_options(own))
-    if len(own) < len(command.params):
+    if any(map(_is_shared, command.params)):
         parts.append("It also takes the [room options](#options-of-commands-that-join-a-room).")
     return parts
 
 
 def _is_shared(option: Any) -> bool:
-    return getattr(option, "rich_help_panel", None) == ROOM
+    return bool(option.rich_help_panel == ROOM)
 
 
 def _prose(text: str) -> str:

@@ -233,10 +233,10 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
         ),
     ] = None,
 ) -> None:
-    """Run a room server until SIGTERM or Ctrl-C; calls in flight may finish.
+    """Run a room server until SIGTERM or Ctrl-C.
 
-    It needs keys: `toolbus key create` makes them. `--dev` needs none. A key file that changes is
-    reloaded within a second, and at SIGHUP.
+    Calls in flight may finish. It needs keys: `toolbus key create` makes them. `--dev` needs none.
+    A key file that changes is reloaded within a second, and at SIGHUP.
     """
     with reporting(as_json=json, local=True):
         options = ServeOptions(

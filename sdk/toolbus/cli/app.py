@@ -20,8 +20,16 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from toolbus.cli.error_report import ReaderClosed, StdoutError, guard_streams, report
+from toolbus.cli.help_pages import add_help_page
 from toolbus.cli.options import add_log_options, require_utf8
-from toolbus.cli.own_commands import MOVED_COMMANDS, OWN_COMMANDS
+from toolbus.cli.own_commands import (
+    LACKING,
+    MOVED_COMMANDS,
+    OWN_COMMANDS,
+    PANELS,
+    install_line,
+    with_install_line,
+)
 from toolbus.diagnostics.exit_codes import ExitCode
 from toolbus.untrusted_text import one_line
 
@@ -32,8 +40,6 @@ COMMANDS = "toolbus.commands"
 _OWN_EXTRAS = frozenset({"dev", "demo", "docs"})
 """The extras of a clone, which no message recommends."""
 _EXTRA = re.compile(r"^(?P<name>[A-Za-z0-9._-]+).*\bextra\s*==\s*['\"](?P<extra>[\w-]+)['\"]")
-
-_INSTALL = "pip install 'toolbus["
 
 _Command: TypeAlias = TyperCommand | TyperGroup
 
@@ -66,7 +72,7 @@ def make_app(on_command: Callable[[], None] | None = None) -> typer.Typer:
         on_command: Called once a command is imported, before it is run.
     """
     app = typer.Typer(
-        rich_markup_mode="markdown",  # joins the lines of a paragraph
+        rich_markup_mode=None,  # errors without a border
         cls=CommandGroup,
         no_args_is_help=True,
         pretty_exceptions_enable=False,  # they print local variables, which may hold tokens
@@ -101,6 +107,7 @@ class CommandGroup(TyperGroup):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         add_log_options(self)
+        add_help_page(self, folds_all=True)
         self._imported: dict[str, _Command] = {}
         self._others: dict[str, EntryPoint] | None = None
 
@@ -141,18 +148,22 @@ class CommandGroup(TyperGroup):
         return args[0], command, args[1:]
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """List the commands: our own in the order of first use, then others by name."""
-        return [*OWN_COMMANDS, *sorted(self._other_commands())]
+        """List the commands: our own by panel, others by name, those that lack an extra."""
+        lacking = [name for name, own in OWN_COMMANDS.items() if own.missing_extras()]
+        ready = [name for name in OWN_COMMANDS if name not in lacking]
+        return [*ready, *sorted(self._other_commands()), *lacking]
 
     def get_command(self, ctx: Any, cmd_name: str) -> _Command | None:
         """Return a command for lists of commands: one of ours has only its name and its help."""
         own = OWN_COMMANDS.get(cmd_name)
         if own is None:
-            return self.import_command(ctx, cmd_name)
-        text = own.help
-        if extras := ",".join(own.missing_extras()):
-            text = f"(an extra is missing: {_INSTALL}{extras}]')"
-        return TyperCommand(cmd_name, help=text)
+            other = self.import_command(ctx, cmd_name)
+            if other is not None:
+                other.rich_help_panel = other.rich_help_panel or PANELS[-1]
+            return other
+        if extras := own.missing_extras():
+            return TyperCommand(cmd_name, help=install_line(extras), rich_help_panel=LACKING)
+        return TyperCommand(cmd_name, help=own.help, rich_help_panel=own.panel)
 
     def import_command(self, ctx: Any, name: str) -> _Command | None:
         """Import one command; None if there is none of this name."""
@@ -203,8 +214,9 @@ def _load(entry: EntryPoint) -> _Command:
         return _as_command(entry.name, entry.load())
     except Exception as error:  # a broken command of another package must not break ours
         text = f"cannot be loaded: {type(error).__name__}: {error}"
-        if isinstance(error, ImportError) and _INSTALL in str(error):
-            text = str(error)  # a package that names its extra itself is right about it
+        if isinstance(error, ImportError) and "pip install 'toolbus[" in str(error):
+            # A package that names its extra itself is right about it.
+            text = with_install_line(str(error))
         elif isinstance(error, ModuleNotFoundError):
             text = _to_install(error, missing_extra(error))
         return _unavailable(entry.name, text)
@@ -225,6 +237,7 @@ def _as_command(name: str, loaded: Any) -> _Command:
 def _prepare_options(command: Any, parent: Any) -> None:
     """Give a command, and those below it, the options that all have, and what options share."""
     add_log_options(command)
+    add_help_page(command)
     context = typer.Context(command, parent=parent)
     for option in command.get_params(context):
         _hide_switch_value(option)
@@ -273,4 +286,4 @@ def _to_install(error: ModuleNotFoundError, extra: str | None) -> str:
     text = f"{error.name} is missing"
     if extra is None:
         return text
-    return f"{text}: {_INSTALL}{extra}]'"
+    return f"{text}: {install_line([extra])}"

@@ -6,13 +6,27 @@ other packages are entry points, and are imported to be listed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-__all__ = ["MOVED_COMMANDS", "OWN_COMMANDS", "OwnCommand"]
+from toolbus.untrusted_text import one_line
 
+__all__ = [
+    "LACKING",
+    "MOVED_COMMANDS",
+    "OWN_COMMANDS",
+    "PANELS",
+    "OwnCommand",
+    "install_line",
+    "with_install_line",
+]
+
+_INSTALL = re.compile(r"pip install 'toolbus\[([\w,-]+)\]'")
 _MODULES_OF_EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "bundles": ("packaging", "mcp", "httpcore2", "httpx2"),
@@ -27,10 +41,12 @@ _MODULES_OF_EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 class OwnCommand(NamedTuple):
     """A command that is listed without an import of its module."""
 
+    panel: str
+    """The panel of `toolbus --help` that lists it."""
     place: str
     """The module and its attribute, as in an entry point."""
     help: str
-    """The first paragraph of the command's docstring."""
+    """The first paragraph of the command's docstring: one line of a page of 80 columns."""
     extras: tuple[str, ...] = ()
     """Extras of this distribution; without them the command cannot run."""
 
@@ -43,111 +59,161 @@ class OwnCommand(NamedTuple):
         ]
 
 
+def install_line(extras: Sequence[str]) -> str:
+    """Return the command that installs extras: from the clone, if it is installed from one."""
+    import json  # most commands need no extra
+    import shlex
+    from urllib.parse import unquote, urlsplit
+
+    source = "toolbus"
+    try:
+        found = json.loads(distribution("toolbus").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        found = {}
+    folder = unquote(urlsplit(found.get("url", "")).path)
+    if "dir_info" in found and Path(folder).is_dir():
+        source = folder
+    what = f"{source}[{','.join(extras)}]"
+    return one_line(f"pip install {shlex.quote(what)}")
+
+
+def with_install_line(text: str) -> str:
+    """Return a message of this distribution, with the line that installs its extra here."""
+    return _INSTALL.sub(lambda found: install_line([found[1]]), text)
+
+
+PANELS = ("Run", "Use", "See", "Rights", "Connect", "More")
+"""The panels of `toolbus --help`, in their order."""
+LACKING = "Not installed"
+"""The panel after them: commands that lack an extra, each with the line that installs it."""
+
 OWN_COMMANDS: Mapping[str, OwnCommand] = MappingProxyType(
     {
         "serve": OwnCommand(
+            "Run",
             "toolbus_server.process.commands:serve",
-            "Run a room server until SIGTERM or Ctrl-C; calls in flight may finish.",
+            "Run a room server until SIGTERM or Ctrl-C.",
             ("server",),
         ),
         "host": OwnCommand(
+            "Run",
             "toolbus.cli.commands.host:host",
-            "Host toolkits until SIGTERM or Ctrl-C; running calls may finish. A second signal "
-            "aborts.",
+            "Host toolkits until SIGTERM or Ctrl-C.",
         ),
         "agent": OwnCommand(
+            "Run",
             "toolbus.cli.commands.agent:agent",
-            "Host an agent until SIGTERM or Ctrl-C; running answers may finish. A second signal "
-            "aborts.",
-        ),
-        "tools": OwnCommand(
-            "toolbus.cli.commands.tools:tools",
-            "List the toolkits that you can see, or describe the tools of one toolkit.",
-        ),
-        "builders": OwnCommand(
-            "toolbus.cli.commands.tools:builders",
-            "List the toolkits that a participant builds on request, with their configuration "
-            "fields.",
+            "Host an agent until SIGTERM or Ctrl-C.",
         ),
         "call": OwnCommand(
+            "Use",
             "toolbus.cli.commands.call:call",
-            "Call a tool and print its result, or the values of a stream as they arrive.",
+            "Call a tool and print its result as it arrives.",
+        ),
+        "tools": OwnCommand(
+            "Use",
+            "toolbus.cli.commands.tools:tools",
+            "List toolkits, or describe the tools of one.",
         ),
         "chat": OwnCommand(
+            "Use",
             "toolbus.cli.commands.chat:chat",
-            "Chat with an agent: its answer as it comes, with each call of a tool.",
+            "Chat with an agent, and see its calls of tools.",
         ),
         "lock": OwnCommand(
+            "Use",
             "toolbus.cli.commands.lock:lock",
-            "Write owner and definition of toolkits to a lock file, and print what changed.",
+            "Write toolkits to a lock file, and print what changed.",
         ),
         "stubs": OwnCommand(
+            "Use",
             "toolbus.cli.commands.stubs:stubs",
-            "Write a type stub with one typed method for each tool of a toolkit.",
-        ),
-        "room": OwnCommand(
-            "toolbus.cli.commands.room:room",
-            "List the participants of a room, and send and receive messages.",
+            "Write a type stub with a method for each tool of a toolkit.",
         ),
         "watch": OwnCommand(
+            "See",
             "toolbus.cli.commands.watch:watch",
-            "Show the participants, toolkits and calls of a room until Ctrl-C.",
+            "Show participants, toolkits and calls of a room as they change.",
+        ),
+        "room": OwnCommand(
+            "See",
+            "toolbus.cli.commands.room:room",
+            "List the participants of a room; send and receive messages.",
         ),
         "records": OwnCommand(
+            "See",
             "toolbus.cli.commands.records:records",
             "List recorded calls, the newest first, refused ones too.",
         ),
-        "permissions": OwnCommand(
-            "toolbus.cli.commands.permissions:permissions",
-            "Check rule files, and show what they would decide about calls.",
-        ),
         "trace": OwnCommand(
+            "See",
             "toolbus.cli.commands.trace:trace",
             "Receive spans over OTLP/HTTP and print each call as a tree.",
             ("otel",),
         ),
-        "context": OwnCommand(
-            "toolbus.cli.commands.context:context",
-            "Name sets of settings (server, room, token file), and choose one of them.",
-        ),
-        "credential": OwnCommand(
-            "toolbus_toolkits.credentials.commands:credential",
-            "Store credentials for toolkits, and name the hosts and commands that may get them.",
-            ("credentials",),
-        ),
         "token": OwnCommand(
-            "toolbus.cli.commands.token:token", "Create tokens, and show their content."
+            "Rights",
+            "toolbus.cli.commands.token:token",
+            "Create tokens, and show their content.",
         ),
         "key": OwnCommand(
+            "Rights",
             "toolbus_server.process.commands:key",
             "Create the keys of a server, and show their public halves.",
             ("server",),
         ),
-        "admin": OwnCommand("toolbus.cli.commands.admin:admin", "Administer rooms."),
+        "permissions": OwnCommand(
+            "Rights",
+            "toolbus.cli.commands.permissions:permissions",
+            "Check rule files, and show what they would decide about calls.",
+        ),
+        "credential": OwnCommand(
+            "Rights",
+            "toolbus_toolkits.credentials.commands:credential",
+            "Store credentials for toolkits, and say what may get them.",
+            ("credentials",),
+        ),
+        "admin": OwnCommand(
+            "Rights",
+            "toolbus.cli.commands.admin:admin",
+            "Administer rooms.",
+        ),
+        "context": OwnCommand(
+            "Connect",
+            "toolbus.cli.commands.context:context",
+            "Name sets of settings, such as server and room; choose one.",
+        ),
         "doctor": OwnCommand(
+            "More",
             "toolbus.cli.commands.doctor:doctor",
-            "Check settings, key, token, port, server, clock, room and grants, and suggest "
-            "repairs.",
+            "Check settings, connection and grants, and suggest repairs.",
         ),
         "demo": OwnCommand(
+            "More",
             "toolbus_toolkits.demo:demo",
-            "Run a demonstration of calls between a server and three hosts, in under a minute.",
+            "Run a demonstration with a server and three hosts.",
             ("server", "otel"),
         ),
         "bundle": OwnCommand(
+            "More",
             "toolbus_toolkits.bundles.commands:bundle",
-            "Install bundles of skills, MCP servers, avatars and memory templates into "
-            "TOOLBUS_HOME.",
+            "Install bundles of skills, MCP servers, avatars and memory.",
             ("bundles",),
         ),
         "registry": OwnCommand(
+            "More",
             "toolbus_toolkits.registries.commands:registry",
-            "Search registries of bundles and skills, and install from them.",
+            "Search registries of bundles and skills; install from them.",
             ("bundles",),
+        ),
+        "builders": OwnCommand(
+            "More",
+            "toolbus.cli.commands.tools:builders",
+            "List the toolkits that a participant builds on request.",
         ),
     }
 )
-"""Every command of this distribution by its name, in the order of first use."""
+"""Every command of this distribution by its name, in the order of the panels."""
 
 MOVED_COMMANDS: Mapping[str, str] = MappingProxyType(
     {

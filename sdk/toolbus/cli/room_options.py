@@ -88,7 +88,9 @@ class RoomOptions:
             "[TOOLBUS_CONTEXT]"
         ),
     ] = None
-    as_json: Annotated[bool, _Option("--json", help="Print values and errors as JSON.")] = False
+    as_json: Annotated[bool, typer.Option("--json", help="Print values and errors as JSON.")] = (
+        False
+    )
 
     def choices(self) -> dict[str, Any]:
         """Return the arguments for `RoomClient` and `RoomSettings.resolve`."""

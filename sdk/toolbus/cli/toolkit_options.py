@@ -503,7 +503,7 @@ class _CommandLine:
     @property
     def asks_for_help(self) -> bool:
         """Whether the help text is asked for."""
-        return "--help" in self._args or "-h" in self._args
+        return not {"--help", "--help-all", "-h"}.isdisjoint(self._args)
 
     def find_factories(self) -> list[_Setting]:
         """Load the toolkits, and return the fields of those that have factories.

@@ -50,8 +50,9 @@ class _NoSuchBundle(NotFound):
 
 @bundle.callback()
 def _bundle() -> None:
-    """Install bundles of skills, MCP servers, avatars and memory templates into TOOLBUS_HOME.
+    """Install bundles of skills, MCP servers, avatars and memory.
 
+    Bundles are in TOOLBUS_HOME; their memory is templates of files.
     `toolbus agent --avatar NAME` and `toolbus chat --avatar NAME` use an installed avatar,
     `toolbus host mcp` and `toolbus host skills` the rest.
     """

@@ -44,9 +44,10 @@ class _NoSuchCredential(NotFound):
 
 @credential.callback()
 def _credential() -> None:
-    """Store credentials for toolkits, and name the hosts and commands that may get them.
+    """Store credentials for toolkits, and say what may get them.
 
-    They are in your keyring; without one, in an encrypted file of TOOLBUS_HOME.
+    What may get them are hosts and commands. They are in your keyring; without one, in an encrypted
+    file of TOOLBUS_HOME.
     """
 
 

@@ -20,6 +20,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from toolbus.bounded_logging import bounded_logger
+from toolbus.cli.own_commands import install_line
 from toolbus_toolkits.demo.agent_scenes import agent_scene, shell_scene
 from toolbus_toolkits.demo.cluster_processes import ClusterProcesses, redis_program
 from toolbus_toolkits.demo.cluster_scenes import cluster_scenes
@@ -66,16 +67,15 @@ def demo(
         ),
     ] = None,
 ) -> None:
-    """Run a demonstration of calls between a server and three hosts, in under a minute.
+    """Run a demonstration with a server and three hosts.
 
-    The server and each host are separate processes; this process is the caller. The calls use real
-    data of this machine. The trace of one call shows three processes: caller, server, host. The
-    exit code is 0 only if every scene had the expected result.
+    It takes less than a minute. The server and each host are separate processes; this process is
+    the caller. The calls use real data of this machine. The trace of one call shows three
+    processes: caller, server, host. The exit code is 0 only if every scene had the expected result.
     """
     missing = sorted({extra for module, extra in _NEEDED.items() if not _is_installed(module)})
     if missing:
-        wanted = ",".join(missing)
-        typer.echo(f"toolbus demo: an extra is missing: pip install 'toolbus[{wanted}]'", err=True)
+        typer.echo(f"toolbus demo: an extra is missing: {install_line(missing)}", err=True)
         raise typer.Exit(_USAGE)
     if nodes == 1 and redis is not None:
         _refuse("--redis needs --nodes")

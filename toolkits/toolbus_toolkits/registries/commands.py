@@ -49,7 +49,7 @@ _KindOption = Annotated[Kind | None, typer.Option(help="Bundles, or skills, alon
 
 @registry.callback()
 def _registry() -> None:
-    """Search registries of bundles and skills, and install from them.
+    """Search registries of bundles and skills; install from them.
 
     They are in `registries.json` of TOOLBUS_HOME; there is none by default.
     """

@@ -125,7 +125,9 @@ def host_agent(  # noqa: PLR0913 - a parameter for each flag
     locked: Locked = None,
     records: RecordChoices,
 ) -> None:
-    """Host an agent until SIGTERM or Ctrl-C; running answers may finish. A second signal aborts.
+    """Host an agent until SIGTERM or Ctrl-C.
+
+    Running answers may finish; a second signal aborts.
 
     --name is its name as a participant and of its toolkit: `toolbus chat NAME` asks it.
     `toolbus agent --offer NAME --help` shows the flags of the toolkit NAME too.

@@ -156,7 +156,7 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     trace: _Trace = False,
     locked: Locked = None,
 ) -> None:
-    """Call a tool and print its result, or the values of a stream as they arrive.
+    """Call a tool and print its result as it arrives.
 
     Exit codes: 0 success, 1 tool failed, 2 wrong flag or argument, 3 refused,
     4 not found, 5 deadline passed or cancelled, 6 no host, unavailable or connection lost,

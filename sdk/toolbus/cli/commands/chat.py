@@ -85,7 +85,7 @@ def ask_agent(  # noqa: PLR0913 - a parameter for each flag
     ] = None,
     locked: Locked = None,
 ) -> None:
-    """Chat with an agent: its answer as it comes, with each call of a tool.
+    """Chat with an agent, and see its calls of tools.
 
     In the chat /help lists commands. Ctrl-C interrupts an answer; Ctrl-D ends the chat. Without a
     terminal stdin is the question, with --json one in each line. With --json each event is a line

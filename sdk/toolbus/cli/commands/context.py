@@ -34,7 +34,7 @@ _Context = typer.Argument(metavar="NAME", help="The context.", autocompletion=co
 
 @context.callback()
 def _context() -> None:
-    """Name sets of settings (server, room, token file), and choose one of them.
+    """Name sets of settings, such as server and room; choose one.
 
     They apply to all commands that join a room, and to programs. They are in `contexts.toml` of
     TOOLBUS_HOME.

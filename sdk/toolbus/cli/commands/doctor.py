@@ -87,7 +87,10 @@ _RedisFlag = Annotated[
 
 @joins_a_room
 def doctor(options: RoomOptions, redis: _RedisFlag = None) -> None:
-    """Check settings, key, token, port, server, clock, room and grants, and suggest repairs."""
+    """Check settings, connection and grants, and suggest repairs.
+
+    The checks are of settings, key, token, port, server, clock, room and grants.
+    """
     if redis is None:
         findings = asyncio.run(check_room(options))
     else:

@@ -205,7 +205,9 @@ def host_toolkits(  # noqa: PLR0913 - a parameter for each flag
     *,
     records: RecordChoices,
 ) -> None:
-    """Host toolkits until SIGTERM or Ctrl-C; running calls may finish. A second signal aborts.
+    """Host toolkits until SIGTERM or Ctrl-C.
+
+    Running calls may finish; a second signal aborts.
 
     `toolbus host NAME --help` shows the flags of the toolkit NAME too.
     """

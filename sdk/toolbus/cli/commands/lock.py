@@ -97,7 +97,10 @@ def lock(
         ),
     ] = False,
 ) -> None:
-    """Write owner and definition of toolkits to a lock file, and print what changed."""
+    """Write toolkits to a lock file, and print what changed.
+
+    Of each toolkit the file has the owner and the definition.
+    """
     path = file or options.resolve().lock or _DEFAULT
     old = _load(path, must_exist=check)
     chosen = _Chosen(tuple(dict.fromkeys(toolkits or ())), participant)

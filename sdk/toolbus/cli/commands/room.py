@@ -16,7 +16,7 @@ room: typer.Typer = typer.Typer(
 
 @room.callback()
 def _room() -> None:
-    """List the participants of a room, and send and receive messages."""
+    """List the participants of a room; send and receive messages."""
 
 
 for command in (participants, send, listen):

@@ -29,7 +29,7 @@ def stubs(
     participant: Owner = None,
     locked: Locked = None,
 ) -> None:
-    """Write a type stub with one typed method for each tool of a toolkit."""
+    """Write a type stub with a method for each tool of a toolkit."""
     if out is not None and out.suffix != ".pyi":
         raise UsageError(f"{out} is not a stub file: its name must end with .pyi")
     target = CallTarget(toolkit, participant=participant)

@@ -68,7 +68,7 @@ def tools(
     ] = False,
     locked: Locked = None,
 ) -> None:
-    """List the toolkits that you can see, or describe the tools of one toolkit."""
+    """List toolkits, or describe the tools of one."""
     if left_out:
         if toolkit is None:
             raise UsageError("--left-out needs the name of a toolkit")
@@ -329,7 +329,10 @@ def builders(
         str, typer.Argument(help="Name of the participant that offers the builders.")
     ],
 ) -> None:
-    """List the toolkits that a participant builds on request, with their configuration fields."""
+    """List the toolkits that a participant builds on request.
+
+    Each is listed with its configuration fields.
+    """
     found = in_room(options, lambda room: _builders(room, participant))
     if options.as_json:
         typer.echo(json_text([info.to_wire() for info in found]))

@@ -17,6 +17,7 @@ from typing import Annotated
 import typer
 
 from toolbus.cli.options import check_listen_host
+from toolbus.cli.own_commands import with_install_line
 from toolbus.cli.signals import stop_on_signals, wait_for_first
 from toolbus.telemetry.viewer.receiver import MissingExtra, SpanReceiver
 from toolbus.telemetry.viewer.trace_tree import TraceTree, as_json, build_tree, render_lines
@@ -49,7 +50,7 @@ def trace(
     except KeyboardInterrupt:
         raise typer.Exit from None
     except (MissingExtra, OSError) as error:
-        text = str(error)
+        text = with_install_line(str(error))
         if isinstance(error, OSError):
             text = f"cannot listen on {host}, port {port}: {error.strerror}"
             if error.errno == errno.EADDRINUSE:

@@ -55,10 +55,10 @@ def watch(
         float | None, typer.Option("--for", metavar="SECONDS", help="Exit after this many seconds.")
     ] = None,
 ) -> None:
-    """Show the participants, toolkits and calls of a room until Ctrl-C.
+    """Show participants, toolkits and calls of a room as they change.
 
-    Needs the grant observe (`toolbus token create --name NAME --grant observe`). Rates and
-    percentiles cover the last 10 s.
+    It ends with Ctrl-C. Needs the grant observe (`toolbus token create --name NAME --grant
+    observe`). Rates and percentiles cover the last 10 s.
     """
     if not 0.1 <= interval <= 86_400:
         raise UsageError("--interval must be a number of seconds from 0.1 to 86400")
