@@ -7,25 +7,20 @@ Used by the way to a model (`toolbus.schemas.forms`) and by the way back
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import sha256
-from threading import Lock
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from toolbus.schemas.foreign import usable_schema
+from toolbus.schemas.identity_cache import IdentityCache
 from toolbus.schemas.keywords import ANNOTATIONS, DEFINITIONS, IN_PLACE
 from toolbus.schemas.validation import JsonCheck
 from toolbus.schemas.walker import Schema, held, target_of
 
-__all__ = ["NOT_ASKING", "ArgumentSchema", "IdentityCache", "argument_schema", "parameter_aliases"]
+__all__ = ["NOT_ASKING", "ArgumentSchema", "argument_schema", "parameter_aliases"]
 
 NOT_ASKING = ANNOTATIONS | DEFINITIONS.keys() | {"$schema", "discriminator"}
 """Keywords that ask nothing of a value."""
-T = TypeVar("T")
-
-MAX_CACHED = 2_048
-"""Schemas whose readings are cached: twice the tools of a large turn."""
 _MAX_LEVELS = 60
 _MAX_PARTS = 10_000
 """Subschemas that are read as they stand; `usable_schema` cuts a schema beyond these bounds."""
@@ -37,33 +32,6 @@ _READ_BEFORE = frozenset(
 _ALIAS = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _MAX_ALIAS_CHARS = 64
 _HASH_CHARS = 8
-
-
-class IdentityCache(Generic[T]):
-    """Keeps what is made of schemas, by their identity, the last used ones.
-
-    A schema is kept alive as long as what was made of it, so that no other one has its `id`.
-    """
-
-    def __init__(self, make: Callable[[dict[str, Any]], T], size: int = MAX_CACHED) -> None:
-        self._make = make
-        self._size = size
-        self._cached: OrderedDict[int, tuple[dict[str, Any], T]] = OrderedDict()
-        self._lock = Lock()
-
-    def __call__(self, schema: dict[str, Any]) -> T:
-        """Return what is made of a schema; what `make` raises is raised, and not cached."""
-        key = id(schema)
-        with self._lock:
-            if (entry := self._cached.get(key)) is not None:
-                self._cached.move_to_end(key)
-                return entry[1]
-        made = self._make(schema)
-        with self._lock:
-            self._cached[key] = (schema, made)
-            if len(self._cached) > self._size:
-                self._cached.popitem(last=False)
-        return made
 
 
 class ArgumentSchema:
@@ -136,7 +104,7 @@ def _read(schema: dict[str, Any]) -> ArgumentSchema:
     return ArgumentSchema(*usable_schema(schema))
 
 
-argument_schema: IdentityCache[ArgumentSchema] = IdentityCache(_read)
+argument_schema: IdentityCache[dict[str, Any], ArgumentSchema] = IdentityCache(_read)
 """Read a schema; cached by its identity."""
 
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from toolbus.schemas.argument_schema import IdentityCache, argument_schema
+from toolbus.schemas.argument_schema import argument_schema
+from toolbus.schemas.identity_cache import IdentityCache
 from toolbus.schemas.merging import ImpossiblePart, Merger, declared, root_object
 from toolbus.schemas.notes import described, note
 from toolbus.schemas.reduction import DEFINITION_PREFIX, NoFormError, Reduction, plain_object

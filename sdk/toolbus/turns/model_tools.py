@@ -18,7 +18,7 @@ from toolbus.auth.participant_names import Named, full_name
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.json_values import shown
 from toolbus.permissions.permissions import Permissions
-from toolbus.schemas.argument_schema import IdentityCache
+from toolbus.schemas.identity_cache import IdentityCache
 from toolbus.schemas.keywords import SUBSCHEMAS, Holds
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.turns.agent_state import DefinitionKey, SeenDefinitions, definition_key

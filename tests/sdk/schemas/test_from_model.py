@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolbus.schemas.argument_schema import IdentityCache, argument_schema, parameter_aliases
+from toolbus.schemas.argument_schema import argument_schema, parameter_aliases
 from toolbus.schemas.from_model import tool_arguments
+from toolbus.schemas.identity_cache import IdentityCache
 
 Schema = dict[str, Any]
 TEXT = {"type": "string"}
