@@ -16,20 +16,19 @@ import keyword
 import re
 import shlex
 import unicodedata
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import isfinite
-from typing import Any, TypeGuard
+from typing import Any
 
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
-from toolbus.schemas.text import SchemaReader, values_of
+from toolbus.schemas.python_types import PythonTypes, sorted_fields
 from toolbus.untrusted_text import one_line
 from toolbus.wire import ToolkitManifest, ToolManifest
 
 __all__ = ["Names", "stub_module"]
 
 # Others write the schemas and their texts, and an editor and a type checker read the stub.
-_MAX_DEPTH = 32
 _MAX_CHARS = 1_000  # of one annotation
 _MAX_TEXT_CHARS = 4_000
 _MAX_NAME_CHARS = 64
@@ -50,7 +49,6 @@ _SOURCES = {
     **dict.fromkeys(("bool", "dict", "float", "int", "list", "str"), "builtins"),
 }
 """Where the names that annotations use come from."""
-_ANY = frozenset({"Any", "_Any"})
 
 
 def stub_module(info: ToolkitInfo, manifest: ToolkitManifest) -> str:
@@ -131,7 +129,7 @@ def _method(tool: ToolManifest, class_name: str, names: Names) -> list[str]:
 
 def _parameters(schema: dict[str, Any], annotations: Annotations) -> Iterator[str]:
     """Yield the parameters after `self`: keywords, or one mapping if a name is not possible."""
-    fields = _sorted_fields(schema)
+    fields = sorted_fields(schema)
     if not all(_is_name(name) and name != "self" for name, _, _ in fields):
         default = "" if any(is_required for _, _, is_required in fields) else " = ..."
         yield f"arguments: {annotations.typed_dict(schema, 'arguments')}{default}"
@@ -174,7 +172,7 @@ def _description(tool: ToolManifest) -> str:
         parts.append(f"{verb} {_TAKES[tool.takes]}, by `with_options({tool.takes}=...)`.")
     described = [
         f"    {name}: {' '.join(text.split())}"
-        for name, part, _ in _sorted_fields(tool.input_schema)
+        for name, part, _ in sorted_fields(tool.input_schema)
         if isinstance(part, dict) and isinstance(text := part.get("description"), str) and text
     ]
     if described:
@@ -183,19 +181,6 @@ def _description(tool: ToolManifest) -> str:
 
 
 # Annotations
-
-
-def _sorted_fields(schema: Mapping[str, Any]) -> list[tuple[str, Any, bool]]:
-    """Return name, schema and "is required" of an object's fields, required ones first, by name.
-
-    The order in the schema does not count: it is not part of a toolkit's digest.
-    """
-    properties, required = schema.get("properties"), schema.get("required")
-    if not isinstance(properties, Mapping):
-        return []
-    names = {name for name in required if isinstance(name, str)} if _is_list(required) else set()
-    found = [(name, part, name in names) for name, part in properties.items()]
-    return sorted(found, key=lambda entry: (not entry[2], entry[0]))
 
 
 @dataclass(slots=True)
@@ -270,7 +255,7 @@ class Names:
         return [*others, *own]
 
 
-class Annotations:
+class Annotations(PythonTypes[str]):
     """Makes the annotations of one schema and of its parts.
 
     Args:
@@ -280,118 +265,48 @@ class Annotations:
     """
 
     def __init__(self, root: Mapping[str, Any], names: Names, prefix: str) -> None:
-        self._reader = SchemaReader(root)
+        super().__init__(root)
         self._names = names
         self._prefix = prefix
-        self._references: dict[str, str] = {}
-        """The annotations of `$ref`s; Any while one is being made. "" is for none."""
+        self._made: dict[str, TypedDictClass] = {}
 
     def of(self, schema: Any, hint: str = "", depth: int = 0) -> str:
-        """Return the annotation of a part, which is in `depth` others.
-
-        If it becomes a TypedDict, `hint` is the end of its name.
-        """
-        if not isinstance(schema, dict) or depth > _MAX_DEPTH or not self._reader.step():
-            return self._any
-        text = self._unbounded(schema, hint, depth)
-        return text if len(text) <= _MAX_CHARS else self._any
+        text = super().of(schema, hint, depth)
+        return text if len(text) <= _MAX_CHARS else self.any
 
     @property
-    def _any(self) -> str:
+    def any(self) -> str:
         return self._names.use("Any")
 
-    def _unbounded(self, schema: dict[str, Any], hint: str, depth: int) -> str:
-        if (values := values_of(schema)) is not None:
-            return self._of_values(values)
-        if "$ref" in schema:
-            return self._of_reference(schema, depth)
-        for keyword_ in ("anyOf", "oneOf"):
-            if _is_list(parts := schema.get(keyword_)):
-                return self._union(self.of(part, hint, depth + 1) for part in parts)
-        if _is_list(parts := schema.get("allOf")) and len(parts) == 1:
-            return self.of(parts[0], hint, depth + 1)
-        kinds = schema.get("type", "object" if "properties" in schema else None)
-        if not _is_list(kinds):
-            kinds = [kinds]
-        return self._union(self._of_kind(kind, schema, hint, depth) for kind in kinds)
+    def scalar(self, kind: str) -> str:
+        if kind == "null":
+            return "None"
+        return self._names.use(_SCALARS.get(kind, "Any"))
 
-    def _of_kind(self, kind: object, schema: dict[str, Any], hint: str, depth: int) -> str:
-        match kind:
-            case "null":
-                return "None"
-            case "array":
-                parts = [schema.get("items")]
-                if _is_list(first := schema.get("prefixItems")):
-                    parts = [*first, *(part for part in parts if part is not False)]
-                items = self._union(self.of(part, f"{hint} item", depth + 1) for part in parts)
-                return f"{self._names.use('list')}[{items}]"
-            case "object" if _sorted_fields(schema):
-                return self.typed_dict(schema, hint, depth)
-            case "object":
-                values = self.of(schema.get("additionalProperties"), f"{hint} value", depth + 1)
-                return f"{self._names.use('dict')}[{self._names.use('str')}, {values}]"
-            case str() if kind in _SCALARS:
-                return self._names.use(_SCALARS[kind])
-        return self._any
+    def literal(self, values: list[str | int]) -> str:
+        shown = dict.fromkeys(_literal(value) or "" for value in values)
+        return f"{self._names.use('Literal')}[{', '.join(shown)}]"
 
-    def _of_reference(self, schema: dict[str, Any], depth: int) -> str:
-        target = self._reader.resolve(schema)
-        if target is None:
-            return self._any
-        reference = str(schema["$ref"])
-        if reference not in self._references:
-            self._references[reference] = self._any
-            name = reference.rpartition("/")[2]
-            is_object = values_of(target) is None and target.get("type", "object") == "object"
-            if is_object and _sorted_fields(target):
-                self.typed_dict(target, name, depth, reference)
-            else:
-                self._references[reference] = self.of(target, name, depth + 1)
-        return self._references[reference]
+    def list_of(self, item: str) -> str:
+        return f"{self._names.use('list')}[{item}]"
 
-    def typed_dict(
-        self, schema: Mapping[str, Any], hint: str, depth: int = 0, reference: str = ""
-    ) -> str:
-        """Make a TypedDict of an object's fields and return its name, whose end is `hint`.
+    def dict_of(self, value: str) -> str:
+        return f"{self._names.use('dict')}[{self._names.use('str')}, {value}]"
 
-        `reference` refers to it, perhaps in its own fields.
-        """
-        name = self._names.add_class(f"{self._prefix} {hint}")
-        self._references[reference] = name
-        description = schema.get("description")
-        made = TypedDictClass(name, description if isinstance(description, str) else "")
-        self._names.typed_dicts.append(made)
-        for key, part, is_required in _sorted_fields(schema):
-            text = self.of(part, f"{hint} {key}", depth + 1)
-            if not is_required:
-                text = f"{self._names.use('NotRequired')}[{text}]"
-            made.fields.append((key, text))
-        return name
-
-    def _of_values(self, values: list[Any]) -> str:
-        if not values or not all(map(_is_literal, values)):
-            return self._any
-        shown = dict.fromkeys(_literal(value) or "" for value in values if value is not None)
-        parts = []
-        if shown:
-            parts.append(f"{self._names.use('Literal')}[{', '.join(shown)}]")
-        if None in values:
-            parts.append("None")
-        return self._union(parts)
-
-    def _union(self, texts: Iterable[str]) -> str:
-        parts = list(dict.fromkeys(texts))
-        if not parts or not _ANY.isdisjoint(parts):
-            return self._any
+    def union(self, parts: list[str]) -> str:
         return " | ".join(sorted(parts, key=lambda part: part == "None"))
 
+    def begin_dict(self, hint: str, description: str) -> str:
+        name = self._names.add_class(f"{self._prefix} {hint}")
+        self._made[name] = TypedDictClass(name, description)
+        self._names.typed_dicts.append(self._made[name])
+        return name
 
-def _is_list(value: object) -> TypeGuard[list[Any]]:
-    return isinstance(value, list)
-
-
-def _is_literal(value: object) -> bool:
-    return value is None or isinstance(value, str | bool | int)
+    def end_dict(self, begun: str, hint: str, fields: list[tuple[str, str, bool]]) -> str:
+        for key, text, is_required in fields:
+            form = text if is_required else f"{self._names.use('NotRequired')}[{text}]"
+            self._made[begun].fields.append((key, form))
+        return begun
 
 
 # Source

@@ -5,7 +5,8 @@ A proxy keeps the definition it was made from. Every call goes through its room.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from functools import reduce
@@ -13,7 +14,17 @@ from inspect import Parameter, Signature
 from keyword import iskeyword
 from operator import or_
 from types import MappingProxyType
-from typing import Any, NamedTuple, Never, Protocol, Self, TypeAlias
+from typing import (
+    Any,
+    Literal,
+    NamedTuple,
+    Never,
+    NotRequired,
+    Protocol,
+    Self,
+    TypeAlias,
+    TypedDict,
+)
 
 from toolbus.auth.participant_names import full_name
 from toolbus.chunks.chunk_types import Chunk
@@ -28,6 +39,9 @@ from toolbus.room.call_form import (
     with_option_hint,
 )
 from toolbus.schemas.foreign import usable_schema
+from toolbus.schemas.identity_cache import IdentityCache
+from toolbus.schemas.python_types import PythonTypes
+from toolbus.schemas.text import SchemaTree, node_lines
 from toolbus.tools.call_room import StreamOptions
 from toolbus.untrusted_text import one_line, printable
 from toolbus.wire import ToolkitManifest, ToolManifest
@@ -54,12 +68,13 @@ _MAX_MANIFESTS = 512
 _MAX_USABLE = 4_096
 # Schemas come from other participants, wide and deep: what `help` shows of one is bounded.
 _MAX_PARAMETERS = 256
-_MAX_DEPTH = 4
-_MAX_BRANCHES = 16
+_MAX_STEPS = 1_000
+_MAX_LITERAL_CHARS = 200
+_MAX_NAME_CHARS = 64
 _MAX_DEFAULT_CHARS = 200
 _MAX_DOC_CHARS = 8_000
 _TYPES: Mapping[str, Any] = MappingProxyType(
-    {"string": str, "integer": int, "number": float, "boolean": bool, "null": None}
+    {"string": str, "integer": int, "number": float, "boolean": bool, "null": type(None)}
 )
 
 
@@ -321,9 +336,8 @@ class ToolkitProxy(TypedToolkitProxy):
         described = self._tools[name]
         method.__name__ = name
         method.__qualname__ = f"{self._info.name}.{name}"
-        method.__doc__ = documentation_of(described)
-        setattr(method, "__signature__", signature_of(described, Chunks))  # noqa: B010 - typed so
-        # Kept: what is shown of it takes 80 us to make, a fifth of a call.
+        method.__doc__, signature = _shown(described)
+        setattr(method, "__signature__", signature)  # noqa: B010 - typed so
         self.__dict__[name] = method
         return method
 
@@ -352,9 +366,10 @@ def signature_of(tool: ToolManifest, stream: Any) -> Signature:
     """Return the signature of the method that calls a tool.
 
     Each argument is a keyword. One that may be left out has its default, or `...` where the schema
-    says none.
+    says none. An object with fields is a TypedDict.
     """
     schema = tool.input_schema
+    types = _Types(schema, tool.name)
     properties = _properties(schema)
     required = schema.get("required")
     names = [name for name in properties if name.isidentifier() and not iskeyword(name)]
@@ -366,7 +381,7 @@ def signature_of(tool: ToolManifest, stream: Any) -> Signature:
             default = Parameter.empty
         elif isinstance(value, dict) and len(repr(value.get("default"))) <= _MAX_DEFAULT_CHARS:
             default = value.get("default", ...)
-        form = _annotation(value)
+        form = types.of(value, name)
         made = Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=form)
         parameters.append(made)
     is_open = schema.get("additionalProperties") is not False or "patternProperties" in schema
@@ -377,21 +392,20 @@ def signature_of(tool: ToolManifest, stream: Any) -> Signature:
         parameters.append(Parameter(more, Parameter.VAR_KEYWORD, annotation=Any))
     result = stream
     if not tool.streaming:
-        result = _annotation(tool.output_schema)
+        result = _Types(tool.output_schema, tool.name).of(tool.output_schema, "result")
     return Signature(parameters, return_annotation=result)
 
 
 def documentation_of(tool: ToolManifest) -> str:
-    """Return the description of a tool and of its parameters, escaped and cut."""
-    described = [
-        f"    {one_line(name)}: {one_line(schema['description'])}"
-        for name, schema in [*_properties(tool.input_schema).items()][:_MAX_PARAMETERS]
-        if isinstance(schema, dict) and isinstance(schema.get("description"), str)
-    ]
-    lines = [tool.description]
-    if described:
-        lines += ["", "Args:", *described]
-    return printable("\n".join(lines).strip(), _MAX_DOC_CHARS)
+    """Return the description of a tool and of its parameters with their fields, escaped and cut."""
+    lines = []
+    for node in SchemaTree(tool.input_schema, max_steps=_MAX_STEPS).nodes():
+        if node.description or node.children:
+            lines.append(f"    {node.name}: {node.description or node.type_text}")
+            lines += node_lines(node.children, "        ")
+    if lines:
+        lines = ["", "Args:", *map(one_line, lines)]
+    return printable("\n".join([tool.description, *lines]).strip(), _MAX_DOC_CHARS)
 
 
 def _properties(schema: dict[str, Any]) -> dict[str, Any]:
@@ -399,30 +413,51 @@ def _properties(schema: dict[str, Any]) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _annotation(schema: Any, depth: int = 0) -> Any:
-    """Return the type of the values that a schema describes; `Any` if it has no plain one."""
-    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
+class _Types(PythonTypes[Any]):
+    """Makes the types of a signature. `help` shows their module, which is the name of the tool.
+
+    A TypedDict that refers to itself is `dict[str, Any]` in there.
+    """
+
+    def __init__(self, root: Any, tool: str) -> None:
+        super().__init__(root if isinstance(root, dict) else {}, _MAX_STEPS)
+        self._tool = tool
+
+    @property
+    def any(self) -> Any:
         return Any
-    for keyword in ("anyOf", "oneOf"):
-        if isinstance(branches := schema.get(keyword), list) and "type" not in schema:
-            return _union(_annotation(branch, depth + 1) for branch in branches[:_MAX_BRANCHES])
-    kind = schema.get("type")
-    if isinstance(kind, list):
-        # Each name once: an array of an array of 16 equal names would be read thousands of times.
-        names = dict.fromkeys(name for name in kind[:_MAX_BRANCHES] if isinstance(name, str))
-        return _union(_annotation({**schema, "type": name}, depth + 1) for name in names)
-    if kind == "array":
-        item = _annotation(schema.get("items"), depth + 1)
-        return list[item]  # type: ignore[valid-type]
-    if kind == "object":
-        value = _annotation(schema.get("additionalProperties"), depth + 1)
-        return dict[str, value]  # type: ignore[valid-type]
-    return _TYPES.get(kind, Any) if isinstance(kind, str) else Any
+
+    def scalar(self, kind: str) -> Any:
+        return _TYPES.get(kind, Any)
+
+    def literal(self, values: list[str | int]) -> Any:
+        made = Literal[tuple(values)]  # type: ignore[valid-type]
+        return made if len(repr(made)) <= _MAX_LITERAL_CHARS else Any
+
+    def list_of(self, item: Any) -> Any:
+        return list[item]
+
+    def dict_of(self, value: Any) -> Any:
+        return dict[str, value]
+
+    def union(self, parts: list[Any]) -> Any:
+        return reduce(or_, sorted(parts, key=lambda part: part is type(None)))
+
+    def begin_dict(self, hint: str, description: str) -> Any:
+        return dict[str, Any]
+
+    def end_dict(self, begun: Any, hint: str, fields: list[tuple[str, Any, bool]]) -> Any:
+        words = re.findall(r"[A-Za-z0-9]+", hint[:_MAX_NAME_CHARS])
+        name = "".join(f"{word[0].upper()}{word[1:]}" for word in words) or "Fields"
+        forms = {key: form if needed else NotRequired[form] for key, form, needed in fields}
+        made: Any = TypedDict(name, forms)  # type: ignore[misc]
+        made.__module__ = self._tool
+        return made
 
 
-def _union(types: Iterable[Any]) -> Any:
-    found = list(types)
-    # `None | None` is not a type, and `Any | int` says no more than Any.
-    if not found or Any in found or found == [None]:
-        return found[0] if found == [None] else Any
-    return reduce(or_, [type(None) if kind is None else kind for kind in dict.fromkeys(found)])
+def _make_shown(tool: ToolManifest) -> tuple[str, Signature]:
+    return documentation_of(tool), signature_of(tool, Chunks)
+
+
+# Made once: it takes 3 ms for a model of ten fields, and a program may ask for a proxy each time.
+_shown: IdentityCache[ToolManifest, tuple[str, Signature]] = IdentityCache(_make_shown, 256)
