@@ -453,7 +453,8 @@ def _is_of(value: Any, kinds: list[str]) -> bool:
 # Schemas that keep every keyword below the root
 
 
-_GONE = DEFINITIONS.keys() | {"$schema", "$comment"}
+_GONE = DEFINITIONS.keys() | {"$schema", "$comment", "additionalItems", "dependencies"}
+"""The last two are of older drafts: here they mean nothing, so nobody has checked their values."""
 _OPEN_OR_CLOSED = ("additionalProperties", *UNEVALUATED)
 """Keywords that are kept where they are true or false."""
 

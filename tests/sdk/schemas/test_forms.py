@@ -543,6 +543,9 @@ def test_schema_without_any_call_is_refused(whole: Schema) -> None:
         {"properties": ["a"], "required": {}},
         {"properties": {"a": {"type": "what", "items": 3, "anyOf": {}}}},
         {"properties": {"a": {"$ref": 7, "enum": 3}, "b": None}},
+        {"properties": {"a": {"type": "array", "additionalItems": {"$ref": 7}}}},
+        {"properties": {"a": {"additionalItems": {"enum": 3, "required": 4, "items": [{}]}}}},
+        {"properties": {"a": {"dependentRequired": {}, "dependencies": {"b": {"$ref": []}}}}},
     ],
 )
 def test_broken_schema_of_somebody_else_has_a_form(whole: Schema) -> None:
