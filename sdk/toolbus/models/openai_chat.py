@@ -333,8 +333,9 @@ def _sent_message(message: Plain, calls: list[Plain]) -> Plain:
 
 def _text_of_message(message: Mapping[str, Any]) -> str:
     content = message.get("content")
-    texts = [as_text(as_object(part).get("text")) or as_text(part) for part in as_list(content)]
-    return "".join((as_text(content), *texts, as_text(message.get("refusal"))))
+    parts = content if isinstance(content, list) else [content]
+    texts = [as_text(as_object(part).get("text")) or as_text(part) for part in parts]
+    return "".join((*texts, as_text(message.get("refusal"))))
 
 
 # Streams

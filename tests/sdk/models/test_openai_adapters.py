@@ -448,6 +448,13 @@ def test_a_message_goes_back_as_it_is_but_for_what_chat_refuses(
     assert CHAT.text(reply) == said + "".join(texts)
 
 
+def test_a_content_that_is_one_part_is_read_as_a_list_of_it() -> None:
+    reply = chat_reply({}, "stop")
+    reply["choices"][0]["message"]["content"] = {"type": "text", "text": "hi"}
+    assert CHAT.text(reply) == "hi"
+    assert not CHAT.ending(reply).is_empty
+
+
 def test_fields_of_other_servers_and_unusual_calls_go_back_with_their_message() -> None:
     custom = {"id": "b", "type": "custom", "custom": {"name": "sql", "input": "select 1"}}
     signed = chat_calls(("a", "kit__t", "{}"))[0] | {"extra_content": {"google": {"s": "x"}}}
