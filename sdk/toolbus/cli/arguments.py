@@ -24,10 +24,11 @@ from typing import Annotated, Any, NamedTuple, NoReturn, TypeAlias
 
 import typer
 
-from toolbus.chunks.json_values import MAX_JSON_DEPTH, cut
+from toolbus.chunks.json_values import cut
 from toolbus.diagnostics.exit_codes import UsageError, with_step
 from toolbus.schemas.text import SchemaReader, values_of
 from toolbus.untrusted_text import one_line
+from toolbus.wire.codec import MAX_DEPTH
 
 __all__ = [
     "Arguments",
@@ -77,8 +78,8 @@ class _Parameter:
     """Its type, for people."""
     examples: tuple[Any, ...] = ()
     """Numbers of its schema, for messages about a wrong value."""
-    field: str = "key"
-    """The first field of an object, for such messages."""
+    field: str | None = None
+    """The first field of an object, or of the objects in a list, for such messages."""
 
     def read(self, text: str) -> Any:
         """Parse the text of `name=text` as one of the allowed types.
@@ -105,10 +106,14 @@ class _Parameter:
     def _advice(self) -> str:
         """Return what to write instead, with an example."""
         name = _shown(self.name)
-        if "object" in self.types:
-            part = shlex.quote(f"{name}.{_shown(self.field)}=...")
-            whole = shlex.quote(f"{{{json.dumps(_shown(self.field), ensure_ascii=False)}: ...}}")
-            return f": write {part}, or the whole object: {name}:={whole}"
+        if self.field is not None:
+            brackets, kind = ("", "object") if "object" in self.types else ("[]", "list")
+            key = _shown(self.field)
+            whole = f"{{{json.dumps(key, ensure_ascii=False)}: ...}}"
+            if brackets:
+                whole = f"[{whole}]"
+            part = shlex.quote(f"{name}{brackets}.{key}=...")
+            return f": write {part}, or the whole {kind}: {name}:={shlex.quote(whole)}"
         kinds = [kind for kind in _WRITTEN if kind in self.types]
         if "number" in kinds:
             kinds = [kind for kind in kinds if kind != "integer"]
@@ -116,6 +121,8 @@ class _Parameter:
             return ""
         forms = [_WRITTEN[kind][0] for kind in kinds]
         example = f"{name}={self._example(kinds[0])}"
+        if kinds[0] == "array":
+            example += f" or {shlex.quote(f'{name}[]=...')}"
         advice = f"{name}:=JSON sends a JSON value unchanged"
         return f": write {' or '.join(forms)}, for example {example}; {advice}"
 
@@ -307,7 +314,7 @@ class _Place:
                 schema of an object that is closed.
         """
         branch = tree
-        for _ in range(MAX_JSON_DEPTH):
+        for _ in range(MAX_DEPTH):
             key, schema = self._next(branch, schema)
             first = _first_leaf(branch) if branch else None
             if first and isinstance(key, str) is not isinstance(next(iter(branch)), str):
@@ -325,7 +332,7 @@ class _Place:
             if known is None:
                 known = branch[key] = _Branch()
             branch = known
-        raise UsageError(f"{_shown(self._name)} has more than {MAX_JSON_DEPTH} levels")
+        raise UsageError(f"{_shown(self._name)} has more than {MAX_DEPTH} levels")
 
     def _next(self, branch: _Branch, schema: Mapping[str, Any]) -> tuple[str | int, dict[str, Any]]:
         """Read one more part of the name; return its key and its schema."""
@@ -400,10 +407,12 @@ class _Place:
         values = [*(values_of(schema) or [])[:1], *bounds]
         examples = tuple(value for value in values if type(value) in {int, float})
         reader = self._reader
-        field = next(iter(reader.fields(schema)), "key")
-        return _Parameter(
-            self._name, reader.types(schema), reader.type_text(schema), examples, field
-        )
+        types = reader.types(schema)
+        whole = schema if "object" in types else reader.element(schema, 0)
+        field = None
+        if "object" in reader.types(whole):
+            field = next(iter(reader.fields(whole)), "key")
+        return _Parameter(self._name, types, reader.type_text(schema), examples, field)
 
 
 def read_caller_context(typed: str | None) -> dict[str, Any] | None:
