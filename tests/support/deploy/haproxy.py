@@ -12,7 +12,6 @@ import shlex
 import shutil
 import socket
 import subprocess
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -81,8 +80,6 @@ def running_haproxy(folder: Path, nodes: Mapping[str, str]) -> Iterator[Haproxy]
         )
         address = f"127.0.0.1:{listener.getsockname()[1]}"
     service = Service(process, shlex.join(command), ())
-    reader = threading.Thread(target=service.read, daemon=True)
-    reader.start()
     with process:
         try:
             yield Haproxy(address, service)
@@ -92,7 +89,7 @@ def running_haproxy(folder: Path, nodes: Mapping[str, str]) -> Iterator[Haproxy]
                 process.wait(PATIENCE_S)
             finally:
                 process.kill()
-                reader.join(PATIENCE_S)
+                service.reader.join(PATIENCE_S)
 
 
 def _here(listening: int, nodes: Mapping[str, str]) -> str:

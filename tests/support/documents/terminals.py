@@ -38,11 +38,16 @@ class Service:
     """What it prints until it ends."""
     exit_code: int = 0
     """With which it ends when it is terminated."""
+    reader: threading.Thread = field(init=False)
+    """Collects what is printed."""
     _printed: str = ""
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
-    def read(self) -> None:
-        """Collect what is printed, until the end."""
+    def __post_init__(self) -> None:
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             with self._changed:
@@ -64,6 +69,12 @@ class Service:
                 lambda: wanted.search(settled(self._printed) + "\n"), PATIENCE_S
             )
             assert found, f"promised: {chr(10).join(prints)}\nprinted: {self._printed}"
+
+    def printed_until_end(self, most_s: float) -> str:
+        """Wait until nothing can be printed any more, and return all that was."""
+        self.process.wait(most_s)
+        self.reader.join(most_s)
+        return self._printed
 
     def end(self) -> None:
         """Terminate it; it must exit with its code."""
@@ -103,11 +114,9 @@ class Terminals:
             text=True,
         )
         service = Service(process, command, prints, exit_code)
-        reader = threading.Thread(target=service.read, daemon=True)
-        reader.start()
         # Undone from the last to the first: killed, read to the end, waited for.
         self._left.enter_context(process)
-        self._left.callback(reader.join, PATIENCE_S)
+        self._left.callback(service.reader.join, PATIENCE_S)
         self._left.callback(process.kill)
         self.services.append(service)
         return service
