@@ -23,6 +23,7 @@ DIST = ROOT / "dist"
 SBOM = ROOT / "build" / "sbom.cdx.json"
 # A target that is neither a URL nor a place in the same document.
 RELATIVE_LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#)")
+RELATIVE_PICTURE = re.compile(r"(?<=!)(\[[^\]]*\]\()(?![a-z]+:)")
 TRIAL = """
 import asyncio
 import sys
@@ -55,7 +56,8 @@ def with_urls(pyproject: str, repository: str) -> str:
 
 
 def with_absolute_links(readme: str, repository: str, version: str) -> str:
-    """Let links to other documents lead to those of this version."""
+    """Let links to other documents lead to those of this version, and show its pictures."""
+    readme = RELATIVE_PICTURE.sub(rf"\g<1>{repository}/raw/v{version}/", readme)
     return RELATIVE_LINK.sub(f"{repository}/blob/v{version}/", readme)
 
 

@@ -75,6 +75,7 @@ def test_links_of_the_readme_are_absolute_in_a_release(script: ModuleType) -> No
     changed = script.with_absolute_links(readme, URL, "1.2")
 
     assert f"]({URL}/blob/v1.2/docs/tutorial.md)" in changed
+    assert f"]({URL}/raw/v1.2/docs/killed-host.svg)" in changed
     targets = re.findall(r"\]\(([^)]*)\)", changed)
     assert [each for each in targets if not each.startswith(("https://", "#"))] == []
     assert script.with_absolute_links("[a](https://b.test) [c](#d)", URL, "1.2") == (
