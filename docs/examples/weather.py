@@ -58,5 +58,12 @@ meteo = RemoteToolkit(
     ],
 )
 
+
+@meteo.tool(read_only=True)
+def cities() -> list[str]:
+    """List the cities."""
+    return ["Oslo", "Bergen"]
+
+
 if __name__ == "__main__":
     meteo.run()

@@ -92,6 +92,7 @@ class HostedToolkit:
         return (self.toolkit.name, self.public)
 
     def __post_init__(self, former: Sequence[HostedToolkit]) -> None:
+        self.toolkit.is_in_use = True
         found = {tool.name: _inherited_limits(tool, former) for tool in self.toolkit.tools}
         self.limits = {name: limits for name, limits in found.items() if limits != NO_LIMITS}
 

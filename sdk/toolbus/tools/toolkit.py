@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from copy import copy, deepcopy
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
 from pydantic import ValidationError
 
@@ -51,6 +51,7 @@ from toolbus.tools.error_text import (
 from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.middleware import Middleware, ToolCall, check_tool, checked_middlewares
 from toolbus.tools.omission import Omission, entries_of
+from toolbus.tools.options import ToolFields
 from toolbus.tools.policy import Inquiry, checked_policy, refusal_of, workdirs_of
 from toolbus.tools.sliced_parameters import MAX_CONTAINERS
 from toolbus.tools.tool import Tool, read_in_time
@@ -76,6 +77,8 @@ __all__ = [
     "read_large_arguments",
     "too_large",
 ]
+
+F = TypeVar("F", bound=Tool | Callable[..., Any])
 
 MAX_RESULT_BYTES = MAX_FRAME_BYTES - 32
 """The largest body of a result; its frame adds a few bytes of kind, id and length."""
@@ -105,7 +108,7 @@ class Toolkit:
         unchecked: Parts of such tools' schemas that are not checked here, each named by its tool.
 
     Raises `TypeError` or `ValueError` for an invalid tool, for two of one name, for invalid names
-    and for more than 1,000 tools. The definition is fixed once the toolkit is made.
+    and for more than 1,000 tools. `tool` adds further ones, until the toolkit is hosted.
     """
 
     def __init__(  # noqa: PLR0913 - the promised signature
@@ -176,6 +179,8 @@ class Toolkit:
         self._make_chains()
         self.in_process: object | None = None
         """The runner of its tools for callers in this process; made on first use."""
+        self.is_in_use: bool = False
+        """Whether it is or was hosted, or used in this process: its definition is fixed."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Let an override of `execute` raise what a call raises, as `execute` itself does."""
@@ -242,6 +247,55 @@ class Toolkit:
             return by_default and not self.log_filters
         return chosen == "text"
 
+    @overload
+    def tool(self, function: F, /) -> F: ...
+    @overload
+    def tool(self, /, **options: Unpack[ToolFields]) -> Callable[[F], F]: ...
+    def tool(self, function: Any = None, /, **options: Any) -> Any:
+        """Add a function as the last tool; a decorator, with or without parentheses.
+
+        The function itself does not change and stays callable. Options that `@tool` set on it hold
+        unless `options` replaces them.
+
+        Args:
+            function: The function, where `@toolkit.tool` is written without parentheses; or a
+                `Tool`.
+            options: See `ToolOptions`.
+
+        Raises:
+            TypeError: It is not a function, or an option is unknown or does not fit it.
+            ValueError: There is a tool of this name, or there would be over 1,000.
+            RuntimeError: The toolkit is or was hosted, or an agent in this process uses it.
+        """
+
+        def add(value: Any) -> Any:
+            if isinstance(value, str):
+                raise TypeError(
+                    f"@{self.name}.tool decorates a function; did you mean"
+                    f" @{self.name}.tool(name={shown(value)})?"
+                )
+            made = FunctionTool(value, **options) if options else _as_tool(self.name, value)
+            if self.is_in_use:
+                raise RuntimeError(
+                    f"toolkit {self.name!r} is in use, so that its tools are fixed: add"
+                    f" {made.name!r} before it is hosted, or serve"
+                    " toolkit.with_tools(function) in its place by room.replace"
+                )
+            if made.name in self._tools:
+                raise ValueError(
+                    f"toolkit {self.name!r} has a tool named {made.name!r} already,"
+                    f" {_origin(self._tools[made.name])}: give this one another name,"
+                    " @toolkit.tool(name=...)"
+                )
+            changed = self.with_tools(made)  # a copy: after an error nothing has changed
+            self._tools = changed._tools
+            self._manifest = changed._manifest
+            self._around = changed._around
+            self._make_chains()
+            return value
+
+        return add if function is None else add(function)
+
     def with_tools(self, *tools: Tool | Callable[..., Any]) -> Self:
         """Return a toolkit with further tools: another definition, with another digest.
 
@@ -291,6 +345,7 @@ class Toolkit:
         other._around = other._checked_middlewares()
         other._make_chains()
         other.in_process = None
+        other.is_in_use = False
         return other
 
     async def make(self, room: object, model: object, config: object) -> Toolkit:

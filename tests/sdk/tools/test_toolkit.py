@@ -442,3 +442,72 @@ def test_impossible_changes_of_a_toolkit_name_the_tools(
     toolkit = Toolkit("t", [Shelf().books])
     with pytest.raises(kind, match=message):
         change(toolkit)
+
+
+def test_the_decorator_of_a_toolkit_adds_tools_and_returns_the_functions() -> None:
+    kit = RemoteToolkit("kit", [double])
+
+    @kit.tool
+    def first(city: str) -> str:
+        """Look up a city."""
+        return city
+
+    @kit.tool(name="other", read_only=True)
+    @tool(idempotent=True)
+    def second() -> int:
+        return 2
+
+    assert (first("Oslo"), second()) == ("Oslo", 2)
+    kit.tool(Empty())
+    kit.tool(name="third", idempotent=False)(second)
+    assert [made.name for made in kit.tools] == ["double", "first", "other", "empty", "third"]
+    assert [made.name for made in kit.manifest().tools] == [made.name for made in kit.tools]
+    other, third = (kit.get_tool(name).manifest() for name in ("other", "third"))
+    assert (other.read_only, other.idempotent) == (True, True)
+    assert (third.read_only, third.idempotent) == (False, False)
+
+
+async def test_a_tool_that_was_added_runs_like_those_of_the_list() -> None:
+    seen: list[str] = []
+
+    async def note(call: ToolCall, call_next: CallNext) -> AsyncIterator[Chunk]:
+        seen.append(call.tool.name)
+        async for chunk in call_next(call):
+            yield chunk
+
+    kit = Toolkit("kit", middlewares=[note])
+
+    @kit.tool
+    def echo(text: str) -> str:
+        return text
+
+    assert await kit.execute(ToolContext(), "echo", {"text": "a"}) == TextChunk("a")
+    assert seen == ["kit.echo"]
+
+
+def test_a_tool_that_cannot_be_added_changes_nothing_and_says_what_to_do() -> None:
+    kit = Toolkit("kit", [double])
+    with pytest.raises(
+        ValueError, match=r"'double' already, .*\.double: give this one another name"
+    ):
+        kit.tool(double)
+    with pytest.raises(TypeError, match=r"did you mean @kit\.tool\(name='x'\)\?"):
+        kit.tool("x")  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="has no option 'readonly'; did you mean 'read_only'"):
+        kit.tool(readonly=True)(plain)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="Empty is a class: pass an instance"):
+        kit.tool(Empty)
+    assert [made.name for made in kit.tools] == ["double"]
+
+
+async def test_no_tool_is_added_to_a_toolkit_that_is_in_use() -> None:
+    kit = Toolkit("kit", [double])
+    await kit.execute(ToolContext(), "double", {"number": 1})  # a test of the author's
+    kit.tool(plain)
+    InProcessToolkit.of(kit)
+    with pytest.raises(RuntimeError, match=r"add 'late' before it is hosted, or serve .*replace"):
+        kit.tool(name="late")(plain)
+    other = kit.with_tools()
+    other.tool(name="late")(plain)
+    assert [made.name for made in other.tools] == ["double", "plain", "late"]
+    assert [made.name for made in kit.tools] == ["double", "plain"]
