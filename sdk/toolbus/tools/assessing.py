@@ -22,6 +22,7 @@ from itertools import chain
 from typing import Any, TypeVar, cast, get_args
 
 from toolbus.bounded_logging import bounded_logger
+from toolbus.concurrency.interrupts import is_ctrl_c
 from toolbus.concurrency.tasks import retrieve_error
 from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.errors import RoomException
@@ -142,8 +143,11 @@ async def _before(ends_at: float, start: Callable[[], Awaitable[Any]]) -> Any:
     async def run() -> Any:
         try:
             return await start()
-        except SystemExit as error:  # argparse raises it; as the end of a task it ends the program
-            raise RuntimeError("it raised SystemExit") from error
+        except (SystemExit, KeyboardInterrupt) as error:  # such as argparse's
+            if is_ctrl_c(error):
+                raise
+            # As the end of a task it would end the program.
+            raise RuntimeError(f"it raised {type(error).__name__}") from error
 
     seconds = max(0.0, ends_at - time.monotonic())
     task = asyncio.ensure_future(run())

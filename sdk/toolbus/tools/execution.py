@@ -31,6 +31,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_types import Chunk, result_chunk
+from toolbus.concurrency.interrupts import is_ctrl_c
 from toolbus.concurrency.tasks import retrieve_error
 from toolbus.errors import DeadlineExceeded, Executed, RoomException
 from toolbus.tools.context import ToolContext
@@ -257,9 +258,10 @@ class Execution(ToolRun):
     def error_for(self, error: BaseException) -> BaseException:
         """Return the error that the caller gets for what ended the call, or that error itself.
 
-        A tool's SystemExit does not end the program. What a tool raised is logged here.
+        A tool's SystemExit or KeyboardInterrupt does not end the program; Ctrl-C does. What a tool
+        raised is logged here.
         """
-        if isinstance(error, KeyboardInterrupt) or not (self.loop and self.loop.is_running()):
+        if is_ctrl_c(error) or not (self.loop and self.loop.is_running()):
             return error  # no answer: the loop has ended, or was stopped during the call
         was_cancelled = isinstance(error, asyncio.CancelledError)
         task = asyncio.current_task()

@@ -25,6 +25,7 @@ from toolbus.chunks.carried_values import Carrying
 from toolbus.chunks.chunk_types import Chunk, FileChunk, JsonChunk, MixedChunk
 from toolbus.chunks.json_values import cut, shown
 from toolbus.chunks.result_parts import MAX_JOINED_BYTES
+from toolbus.concurrency.interrupts import is_ctrl_c
 from toolbus.concurrency.slices import run_in_slices
 from toolbus.diagnostics.user_code_errors import error_text
 from toolbus.errors import (
@@ -470,7 +471,7 @@ class Toolkit:
             with recording:
                 try:
                     return await Toolkit.execute(self, context, name, arguments, attachment)
-                except Exception as error:
+                except (Exception, SystemExit, KeyboardInterrupt) as error:
                     recording.end(failure_of(error, run))
                     raise
         finally:
@@ -572,9 +573,9 @@ def failure_of(exception: BaseException, run: ToolRun) -> RoomException:
     `ToolFailed` or the run sends the texts of exceptions, and with the missing grant in place of
     the text if the server refused a nested call. An attachment that this process cannot read is
     `InvalidArguments`.
-    `CancelledError` and `KeyboardInterrupt` are raised again.
+    `CancelledError` and the `KeyboardInterrupt` of a Ctrl-C are raised again.
     """
-    if isinstance(exception, asyncio.CancelledError | KeyboardInterrupt):
+    if isinstance(exception, asyncio.CancelledError) or is_ctrl_c(exception):
         raise exception
     if isinstance(exception, RoomException) and run.is_recorded(exception):
         return exception
@@ -635,7 +636,7 @@ async def _ended_as_a_call(run: ToolRun, running: Awaitable[Chunk]) -> Chunk:
         if task is None or task.cancelling():
             raise
         raise failure_of(RuntimeError("the tool raised CancelledError"), run) from error
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         failure = failure_of(error, run)
         if run.recording is not None:
             run.recording.end(failure)

@@ -14,7 +14,7 @@ from support.patience import PATIENCE_S
 from support.processes.logged_host import Host, host_of
 from support.rooms.events import until_hosts
 from toolbus import RoomClient
-from toolbus.errors import DeadlineExceeded, HostLost
+from toolbus.errors import DeadlineExceeded, HostLost, ToolFailed
 from toolbus_server.testing import TestServer, running_server
 
 PROGRAM = Path(__file__).parents[2] / "support/processes/ending_host.py"
@@ -165,16 +165,32 @@ async def test_program_that_python_interrupts_does_not_say_that_its_tools_ended(
         await assert_may_have_run(call)
 
 
-async def test_tool_that_raises_keyboardinterrupt_ends_its_host_without_a_reply() -> None:
-    async with hosting(RUN) as (_, alice, host):
-        calls = [calling(alice, "hold"), calling(alice, "turn")]
-        for _ in calls:
-            await host.entered()
-        calls.append(calling(alice, "interrupt"))
-        assert await host.ended() == 5
-        for call in calls:
-            await assert_may_have_run(call)
-    assert "toolbus: cancelled with Ctrl-C\n" in host.output
+@pytest.mark.parametrize("command", [RUN, COMMAND, AROUND])
+async def test_a_tool_that_raises_what_ends_programs_fails_alone(command: list[str]) -> None:
+    async with hosting(command, drain="0.3") as (_, alice, host):
+        other = calling(alice, "hold")
+        await host.entered()
+        for tool in ("interrupt", "interrupt_in_thread", "leave", "leave_in_thread"):
+            with pytest.raises(ToolFailed) as failed:
+                await calling(alice, tool)
+            kind = "KeyboardInterrupt" if tool.startswith("interrupt") else "SystemExit"
+            assert failed.value.message.startswith(f"the tool raised {kind}")
+            assert failed.value.executed == "yes"
+        assert not other.done(), "another call ended with it"
+        for _ in range(1 + (command is AROUND)):
+            host.signal(signal.SIGINT)
+            await until_hosts(alice, "work", 0)
+        await host.ended()
+        await assert_may_have_run(other)
+
+
+async def test_ctrl_c_within_a_tool_ends_its_program() -> None:
+    """A second one while its event loop is blocked: Python raises in the tool."""
+    async with hosting(AROUND) as (_, alice, host):
+        call = calling(alice, "ctrl_c_twice")
+        await host.ended()
+        await assert_may_have_run(call)
+    assert host.output.endswith("KeyboardInterrupt\n")
 
 
 async def test_host_that_is_sent_away_ends_without_a_tool_that_does_not() -> None:

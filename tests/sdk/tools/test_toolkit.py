@@ -324,8 +324,15 @@ async def test_exit_of_a_tool_is_a_failure_of_the_tool() -> None:
     run_of(context).entered = True
     error = failure_of(SystemExit(3), run_of(context))
     assert (type(error), error.message) == (ToolFailed, "the tool raised SystemExit")
-    with pytest.raises(KeyboardInterrupt):
-        failure_of(KeyboardInterrupt(), run_of(context))
+
+
+@pytest.mark.parametrize("sync", [False, True])
+async def test_a_tool_that_raises_keyboardinterrupt_fails(sync: bool) -> None:
+    error = await failure(
+        raising(KeyboardInterrupt(), sync=sync), ["fails", "fails_on_a_thread"][sync]
+    )
+    assert (type(error), error.message) == (ToolFailed, "the tool raised KeyboardInterrupt")
+    assert error.executed == "yes"
 
 
 async def test_an_override_of_get_tool_decides_which_tool_runs() -> None:

@@ -6,6 +6,7 @@ host`, and `late`, a toolkit that does not start.
 """
 
 import asyncio
+import signal
 import sys
 import threading
 import time
@@ -76,6 +77,28 @@ async def interrupt() -> str:
     raise KeyboardInterrupt
 
 
+@tool
+def interrupt_in_thread() -> str:
+    raise KeyboardInterrupt
+
+
+@tool
+async def leave() -> str:
+    sys.exit(7)
+
+
+@tool
+def leave_in_thread() -> str:
+    sys.exit(7)
+
+
+@tool
+async def ctrl_c_twice() -> str:
+    signal.raise_signal(signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)
+    return ""
+
+
 class Late(Tool):
     async def start(self, room: Any) -> None:
         await asyncio.Event().wait()
@@ -84,7 +107,8 @@ class Late(Tool):
         return ""
 
 
-work = RemoteToolkit("work", [hold, swallow, turn, in_thread, beside, block, interrupt])
+raising = [interrupt, interrupt_in_thread, leave, leave_in_thread, ctrl_c_twice]
+work = RemoteToolkit("work", [hold, swallow, turn, in_thread, beside, block, *raising])
 late = RemoteToolkit("late", [Late("late", {"type": "object"})])
 
 
