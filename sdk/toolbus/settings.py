@@ -10,6 +10,7 @@ connection, so that files and keys may change meanwhile.
 from __future__ import annotations
 
 import base64
+import codecs
 import getpass
 import inspect
 import ipaddress
@@ -542,8 +543,12 @@ def read_token_file(path: str | os.PathLike[str]) -> str:
     """
     if is_token(os.fspath(path).strip().removeprefix("@")):
         raise ValueError("this is the token itself, not the name of its file")
-    with open(path, encoding="ascii") as file:
-        return file.read(MAX_JWT_BYTES + 1).strip()
+    with open(path, "rb") as file:
+        data = file.read(2 * MAX_JWT_BYTES + 4)
+    # Windows: `>` of PowerShell writes UTF-16, and editors put a mark before UTF-8.
+    if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        data = data.decode("utf-16").encode("ascii")
+    return data.removeprefix(codecs.BOM_UTF8).decode("ascii").strip()[: MAX_JWT_BYTES + 1]
 
 
 def _name_in(token: Token) -> Any:

@@ -30,6 +30,20 @@ async def test_empty_token_variable_counts_as_unset(tmp_path: Path, empty: str) 
         RoomSettings.resolve(environ=environ)
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8-sig", "utf-16"])
+async def test_a_token_file_may_begin_with_a_byte_order_mark(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "token.jwt"
+    path.write_text("of.the.file\r\n", encoding=encoding)
+    environ = {"TOOLBUS_HOME": str(tmp_path), "TOOLBUS_TOKEN_FILE": str(path)}
+    assert await RoomSettings.resolve(environ=environ).token() == "of.the.file"
+    path.write_text(
+        "of.the.\N{LATIN SMALL LETTER E WITH ACUTE}", encoding=encoding, errors="replace"
+    )
+    if encoding != "ascii":
+        with pytest.raises(ValueError, match="codec"):
+            await RoomSettings.resolve(environ=environ).token()
+
+
 def settings_with(folder: Path, **variables: str) -> RoomSettings:
     environ = {"TOOLBUS_HOME": str(folder), "TOOLBUS_TOKEN": "e30.e30.t", **variables}
     return RoomSettings.resolve(environ=environ)
