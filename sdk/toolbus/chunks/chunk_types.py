@@ -66,6 +66,7 @@ __all__ = [
     "file_piece_from_wire",
     "file_piece_to_wire",
     "fitting",
+    "media_type_of",
     "one_chunk",
     "result_chunk",
 ]
@@ -165,6 +166,17 @@ def _with_places(fields: list[Any], chunk: JsonChunk | TextChunk) -> list[Any]:
 _ANY_TYPE = "application/octet-stream"
 
 
+def media_type_of(name: str) -> str:
+    """Return the media type of a file's bytes, by its name; "application/octet-stream" if unknown.
+
+    It is that of the bytes as they are: `a.csv.gz` is "application/gzip".
+    """
+    import mimetypes  # reads the tables of the system, which few programs need
+
+    kind, encoding = mimetypes.guess_type(f"./{name}")  # not as a URL, such as `data:,`
+    return {None: kind, "gzip": "application/gzip"}.get(encoding) or _ANY_TYPE
+
+
 @dataclasses.dataclass(frozen=True, slots=True, init=False, repr=False)
 class FileChunk(_BaseChunk):
     """A file: its bytes, name and media type.
@@ -201,10 +213,11 @@ class FileChunk(_BaseChunk):
         Args:
             path: The path of the file.
             name: The name to send; the last part of the path by default.
-            mime_type: The media type; "application/octet-stream" by default.
+            mime_type: The media type; by default that of the name, as `media_type_of` knows it.
         """
         source = PathSource(path)
-        return cls.from_source(source, source.path.name if name is None else name, mime_type)
+        sent_name = source.path.name if name is None else name
+        return cls.from_source(source, sent_name, mime_type or media_type_of(sent_name))
 
     @classmethod
     def from_pieces(

@@ -86,6 +86,24 @@ async def test_file_with_a_name_and_a_type_keeps_them(tmp_path: Path) -> None:
     assert (file.name, file.mime_type, await file.read()) == ("a", "b/c", b"")
 
 
+@pytest.mark.parametrize(
+    ("name", "media_type"),
+    [
+        ("report.pdf", "application/pdf"),
+        ("map.PNG", "image/png"),
+        ("a.csv.gz", "application/gzip"),
+        ("a.csv.xz", "application/octet-stream"),
+        ("Makefile", "application/octet-stream"),
+        ("data:text/html,.unknown", "application/octet-stream"),
+        ("", "application/octet-stream"),
+    ],
+)
+def test_the_media_type_of_a_file_is_that_of_its_name(name: str, media_type: str) -> None:
+    assert FileChunk.from_path(f"/no/{name}" if name else "/").mime_type == media_type
+    assert FileChunk.from_path("/no/file.pdf", name).mime_type == media_type
+    assert FileChunk.from_path(f"/no/{name}", mime_type="a/b").mime_type == "a/b"
+
+
 async def test_file_on_disk_is_reread_and_one_in_pieces_is_read_once(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"old")
     file = FileChunk.from_path(tmp_path / "a")

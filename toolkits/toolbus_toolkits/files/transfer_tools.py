@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import mimetypes
 import os
 import threading
 from collections import Counter
@@ -17,6 +16,7 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from toolbus import FileChunk, FunctionTool, RoomException, Tool, ToolContext
+from toolbus.chunks.chunk_types import media_type_of
 from toolbus.chunks.file_io import FILE_BLOCK_BYTES, FILE_THREADS, cut_in_pieces
 from toolbus.concurrency.tasks import retrieve_error
 from toolbus.concurrency.worker_threads import WorkerThreads
@@ -250,8 +250,7 @@ class TransferTools:
                 self._files.seen.add(context, location.path, Seen.whole(version))
 
             source = OpenedFile(location.open_file(), partial(self._files.failing, path), note)
-            kind, encoding = mimetypes.guess_type(location.name)
-            media_type = {None: kind, "gzip": "application/gzip"}.get(encoding)
+            media_type = media_type_of(location.name)
             return FileChunk.from_source(source, one_line(location.name), media_type)
 
     async def _put(
