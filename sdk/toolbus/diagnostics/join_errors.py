@@ -224,9 +224,9 @@ async def _wrong_key(settings: RoomSettings, details: dict[str, Any]) -> Permiss
             f"development key of this machine is {own.kid!r}",
             details=details,
         ),
-        "for `toolbus serve --dev`, `toolbus token create` creates a token with the development "
-        "key; a server with other keys (--keys) needs a token of one of those, or has revoked this "
-        "one",
+        "the token was revoked, or its key is not on this server: create one with a key of the "
+        "server by `toolbus token create --keys FILE`, or with the development key, for "
+        "`toolbus serve --dev`, by `toolbus token create`",
     )
 
 

@@ -303,7 +303,8 @@ def test_expired_token_differs_from_an_unknown_one(
     assert strange.code == 3
     assert (
         f"refuses the token: its key is 'k1', and the development key of this machine is "
-        f"'{ours.kid}' (executed: no)\n  next: for `toolbus serve --dev`, `toolbus token create`"
+        f"'{ours.kid}' (executed: no)\n  next: the token was revoked, or its key is not on this "
+        "server: create one with a key of the server by `toolbus token create --keys FILE`, or"
         in strange.err
     )
 
