@@ -26,7 +26,14 @@ from toolbus.cli.options import check_drain, check_listen_host, read_mib
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.log_output import chosen_output
 from toolbus_server.process.key_files import add_key
-from toolbus_server.process.serve import ServeOptions, Switch, load_keys, log_to_stderr, run
+from toolbus_server.process.serve import (
+    ServeOptions,
+    Switch,
+    development_warning,
+    load_keys,
+    log_to_stderr,
+    run,
+)
 
 __all__ = ["key", "serve"]
 
@@ -267,6 +274,8 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
         log_to_stderr()
 
         def announce(url: str) -> None:
+            if dev:
+                warn(development_warning(environ))
             typer.echo(json_codec.dumps({"url": url}) if json else f"listening on {url}")
 
         if workers > 1:

@@ -182,11 +182,15 @@ def _dev_keys(path: Path, warn: Callable[[str], None]) -> KeyRing:
         raise UsageError(f"no development key: {error}; {text}") from error
     except ValueError as error:
         raise UsageError(f"no development key: {error}") from error
-    warn(
-        f"DEVELOPMENT SERVER - loopback only, never for production: everyone who can read {path} "
-        "has all rights in every room"
-    )
     return keys
+
+
+def development_warning(variables: Mapping[str, str]) -> str:
+    """Return what `toolbus serve --dev` says once it listens."""
+    return (
+        "DEVELOPMENT SERVER - loopback only, never for production: everyone who can read "
+        f"{_dev_keys_file(variables)} has all rights in every room"
+    )
 
 
 def _trusted_keys(path: Path) -> KeyRing:

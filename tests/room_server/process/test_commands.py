@@ -148,11 +148,12 @@ def test_server_with_keys_accepts_their_tokens(toolbus: CommandLine) -> None:
     assert (outcome.code, outcome.value) == (0, [])
 
 
-def test_port_in_use_is_reported_in_one_line(toolbus: CommandLine) -> None:
+@pytest.mark.parametrize("keys", [["--keys", "k.toml"], ["--dev"]])
+def test_port_in_use_is_reported_in_one_line(toolbus: CommandLine, keys: list[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         add_key(toolbus.folder / "k.toml", Key.generate(kid="a", iss="b"))
-        outcome = toolbus.run("serve", "--keys", "k.toml", "--port", str(port))
+        outcome = toolbus.run("serve", *keys, "--port", str(port))
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err == (
         f"toolbus: port {port} is in use: stop what listens there, or choose another with --port\n"
