@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import typer
 
@@ -28,8 +28,10 @@ from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.errors import Executed, RoomException
 from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.plain import assessment_to_plain
-from toolbus.room.calls import CallExplanation
 from toolbus.untrusted_text import SHOWN_CHARS, json_text, one_line, printable
+
+if TYPE_CHECKING:  # few calls are explained
+    from toolbus.room.calls import CallExplanation
 
 __all__ = [
     "NonBlockingStdout",

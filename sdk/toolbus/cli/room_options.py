@@ -13,23 +13,25 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import typer
 
 from toolbus.cli.error_report import reporting
 from toolbus.cli.options import takes
+from toolbus.client.caller import Caller
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.diagnostics.join_errors import explain_refusal, read_token, resolve_settings
 from toolbus.errors import DeadlineExceeded
-from toolbus.room.lock_file import InvalidLockFile, LockFile
-from toolbus.room.locked_caller import LockedCaller
 from toolbus.room.room import connection_of
 from toolbus.room.room_client import RoomClient
 from toolbus.room.toolkit_proxy import ToolkitInfo
 from toolbus.settings import RoomSettings
 from toolbus.telemetry.tracing import Tracing, recorded
 from toolbus.wire import ListToolkits
+
+if TYPE_CHECKING:  # few commands are given a lock file
+    from toolbus.room.lock_file import LockFile
 
 __all__ = [
     "ROOM_SETTINGS",
@@ -165,9 +167,12 @@ class CommandRoom(RoomClient):
     def lock(self) -> LockFile | None:
         """The lock file that calls are checked by, if there is one."""
         caller = connection_of(self).caller
-        if isinstance(caller, LockedCaller):
-            return caller.lock
-        return None
+        if type(caller) is Caller:
+            return None
+        from toolbus.room.locked_caller import LockedCaller
+
+        assert isinstance(caller, LockedCaller), "the other kind of caller"
+        return caller.lock
 
     async def all_toolkits(self) -> list[ToolkitInfo]:
         """Return the whole toolkit list."""
@@ -189,8 +194,12 @@ def read_lock(
         UsageError: It is missing or malformed.
     """
     path = settings.lock if locked is None else locked
+    if not path:
+        return False
+    from toolbus.room.lock_file import InvalidLockFile, LockFile
+
     try:
-        return LockFile.load(path) if path else False
+        return LockFile.load(path)
     except InvalidLockFile as error:
         raise UsageError(str(error)) from error
 

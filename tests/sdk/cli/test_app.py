@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 import toolbus.__main__
 from support.patience import PATIENCE_S
-from support.processes.command_line import CommandLine, heard_interrupts
+from support.processes.command_line import CommandLine, heard_interrupts, hosted_sums
 from toolbus.cli import app as command_line
 from toolbus.cli.app import COMMANDS, CommandGroup, make_app, missing_extra
 from toolbus.cli.own_commands import OWN_COMMANDS, install_line
@@ -241,6 +241,18 @@ def test_command_imports_only_what_it_needs(
         imported = set(running.ended().err.split())
     assert "toolbus.cli.app" in imported
     assert unneeded & imported == set()
+
+
+UNCALLED = {"rich", "toolbus.cli.call_trace", "toolbus.room.calls", "toolbus.room.lock_file"}
+
+
+def test_call_and_tools_into_a_pipe_import_only_what_they_need(tmp_path: Path) -> None:
+    with hosted_sums(tmp_path) as there:
+        for arguments in (("call", "sums.add", "a=1"), ("tools",), ("tools", "sums")):
+            with there.running("-c", IMPORTED, *arguments) as running:
+                outcome = running.ended()
+            assert outcome.code == 0, outcome.err
+            assert (SLOW | UNCALLED) & set(outcome.err.split()) == set()
 
 
 def without(package: str, folder: Path) -> CommandLine:

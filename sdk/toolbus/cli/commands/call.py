@@ -48,12 +48,12 @@ from toolbus.concurrency.thread_iterator import ThreadIterator
 from toolbus.diagnostics.exit_codes import CallTarget, UsageError
 from toolbus.errors import DeadlineExceeded, NotFound, RoomException
 from toolbus.permissions.assessment import Assessment
-from toolbus.room.calls import CallExplanation
 from toolbus.room.toolkit_proxy import ToolkitProxy
 from toolbus.wire import ToolManifest
 
-if TYPE_CHECKING:  # few calls are traced
+if TYPE_CHECKING:  # few calls are traced or explained
     from toolbus.cli.call_trace import CallTrace
+    from toolbus.room.calls import CallExplanation
 
 __all__ = ["call"]
 

@@ -13,9 +13,6 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from toolbus.auth.participant_names import means
 from toolbus.chunks.json_values import cut, shown
@@ -189,6 +186,10 @@ def _show_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     if not sys.stdout.isatty():
         show_columns([columns, *rows])
         return
+    from rich.console import Console  # scripts wait for neither of these
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table(*columns, header_style="bold")
     for row in rows:
         table.add_row(*(Text(one_line(cell)) for cell in row))
@@ -208,9 +209,16 @@ def _facts(proxy: ToolkitProxy, chosen: Sequence[ToolManifest]) -> dict[str, Any
 
 
 def _show_lines(lines: Iterator[tuple[str, str]]) -> None:
+    # Line ends are escaped, so that untrusted text cannot imitate other lines.
+    if not sys.stdout.isatty():
+        for _, line in lines:
+            typer.echo(one_line(line))
+        return
+    from rich.console import Console
+    from rich.text import Text
+
     console = Console(highlight=False, soft_wrap=True)
     for style, line in lines:
-        # Line ends are escaped, so that untrusted text cannot imitate other lines.
         console.print(Text(one_line(line), style=style))
 
 
