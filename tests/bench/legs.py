@@ -226,7 +226,8 @@ IMPORTS = Leg(
     "imports",
     "bench.import_leg",
     "fresh interpreters that import `RoomClient`, `Toolkit`, `Turn` and `tool`, or only the "
-    "libraries of these; CPU us has the start of the interpreter too",
+    "libraries of these; CPU us has the start of the interpreter too. And those that run "
+    "`toolbus call`, with the server and the host in one process beside them, or do nothing",
     ("caller",),
 )
 MCP = Leg(
@@ -360,9 +361,14 @@ GROUPS = (
     Group(
         "imports",
         (
-            Contender(IMPORTS, "four names", "caller", {"statement": "names"}, ("caller",)),
-            Contender(
-                IMPORTS, "their libraries", "caller", {"statement": "libraries"}, ("caller",)
+            *(
+                Contender(IMPORTS, label, "caller", {"program": program}, ("caller",))
+                for label, program in (
+                    ("four names", "names"),
+                    ("their libraries", "libraries"),
+                    ("`toolbus call`", "call"),
+                    ("`python -c pass`", "nothing"),
+                )
             ),
         ),
         (STARTS,),

@@ -169,6 +169,8 @@ ROWS = (
     Row("agents", 1.0, 0.5, ROUNDS, "a step of an agent", "its call", ABOVE),
     Row("imports", 1.7, 1.5, STARTS, "four names", "their libraries", P50),
     Row("imports", None, None, STARTS, "four names", figure=MS),
+    Row("imports", 35.0, 25.0, STARTS, "`toolbus call`", "`python -c pass`", P50),
+    Row("imports", None, None, STARTS, "`toolbus call`", figure=MS),
     Row("mcp", 1.3, 1.15, ALONE, "MCP through a room", "MCP client alone", P50),
     Row("mcp", None, None, IN_FLIGHT, "MCP through a room", "MCP client alone"),
     _in_loops("openapi", 2_000.0, 1_000.0, MADE, "1,000 operations in JSON"),
