@@ -10,12 +10,12 @@ import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from copy import copy
-from textwrap import wrap
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
+from toolbus.cli.columns import wrapped
 from toolbus.cli.options import options_of
 
 __all__ = ["add_help_page"]
@@ -138,15 +138,8 @@ class _Page(typer.Context.formatter_class):  # type: ignore[valid-type,misc]  # 
             self.write(f"{lines}\n")
 
     def _wrapped(self, text: str, indent: str, further: str = "") -> str:
-        lines = wrap(
-            text,
-            self.width,
-            initial_indent=indent,
-            subsequent_indent=indent + further,
-            break_long_words=False,
-            break_on_hyphens=False,
-        )
-        return "\n".join(lines)
+        words = " ".join(text.split())
+        return "\n".join(wrapped(f"{indent}{words}", self.width, indent + further))
 
 
 def _write_panels(command: Any, ctx: Any, page: Any) -> None:

@@ -15,9 +15,9 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from toolbus.cli.columns import counted, definition_text
+from toolbus.cli.columns import counted, definition_text, wrapped
 from toolbus.cli.watched_room import RateRow, SeenError, Superseded
-from toolbus.untrusted_text import one_line
+from toolbus.untrusted_text import SHOWN_CHARS, one_line
 
 __all__ = [
     "RoomSnapshot",
@@ -30,8 +30,10 @@ __all__ = [
 
 _NAMES = 20
 _SHOWN_ERRORS = 5
-_OTHER_LINES = 5
-"""Lines beside rows and errors: summary, participants, toolkits, table header, cursor."""
+_RATES = 42
+"""The width of the columns of numbers."""
+_OTHER_LINES = 2
+"""Lines beside texts and rows: table header, cursor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +118,7 @@ def as_lines(snapshot: RoomSnapshot) -> Iterator[str]:
         summary = f"{summary}  connection lost"
     yield f"{clock} {summary}"
     for row in snapshot.rows:
-        calls, errors, p50, p99 = _rate_cells(row)
-        rates = f"{calls} calls/s  {errors} errors/s  p50 {p50}  p99 {p99}"
-        yield f"{clock} {_method(row.toolkit, row.tool)}  {rates}"
+        yield f"{clock} {_rate_text(row)}"
     for error in snapshot.new_errors:
         text = _error_text(error)
         if error.call.trace_id:
@@ -180,23 +180,27 @@ def _joined(names: Iterable[str]) -> str:
 
 
 def as_screen(snapshot: RoomSnapshot, *, width: int, height: int) -> Group:
-    """Return a snapshot cut to a terminal of this size."""
-    errors = [*_error_lines(snapshot.errors[-_SHOWN_ERRORS:])]
-    max_rows = max(3, height - _OTHER_LINES - len(errors))
+    """Return a snapshot for a terminal of this size; long lines are wrapped."""
     state = _clock(snapshot) if snapshot.connected else "connection lost, reconnecting"
     head = f"room {_escaped(snapshot.room)}  {_summary(snapshot)}  {state}"
     heads = (head, _participants_text(snapshot), _toolkits_text(snapshot))
-    return Group(
-        *(_line(text, width) for text in heads if text),
-        _rate_table(snapshot.rows, max_rows),
-        *(_line(text, width) for text in errors),
-    )
+    above = [_line(text, width) for text in heads if text]
+    below = [_line(text, width) for text in _error_lines(snapshot.errors[-_SHOWN_ERRORS:])]
+    used = sum(line.plain.count("\n") + 1 for line in (*above, *below))
+    max_rows = max(3, height - used - _OTHER_LINES)
+    return Group(*above, _rates(snapshot.rows, max_rows, width), *below)
 
 
 def _line(text: str, width: int) -> Text:
-    line = Text(text, no_wrap=True)
-    line.truncate(width, overflow="ellipsis")
-    return line
+    return Text("\n".join(wrapped(text, width)), overflow="fold")
+
+
+def _rates(rows: Sequence[RateRow], max_rows: int, width: int) -> Table | Group:
+    """Return a table; where it would cut names, the lines that a pipe gets."""
+    longest = max((len(_method(row.toolkit, row.tool)) for row in rows), default=0)
+    if longest + _RATES > width:
+        return Group(*(_line(_rate_text(row), width) for row in rows[:max_rows]))
+    return _rate_table(rows, max_rows)
 
 
 def _rate_table(rows: Sequence[RateRow], max_rows: int) -> Table:
@@ -227,6 +231,12 @@ def _error_lines(errors: Sequence[tuple[SeenError, float]]) -> Iterator[str]:
 # Cells
 
 
+def _rate_text(row: RateRow) -> str:
+    calls, errors, p50, p99 = _rate_cells(row)
+    rates = f"{calls} calls/s  {errors} errors/s  p50 {p50}  p99 {p99}"
+    return f"{_method(row.toolkit, row.tool)}  {rates}"
+
+
 def _rate_cells(row: RateRow) -> tuple[str, str, str, str]:
     p50, p99 = (_duration(duration_s) for duration_s in (row.p50_s, row.p99_s))
     return f"{row.calls_per_s:.1f}", f"{row.failed_per_s:.1f}", p50, p99
@@ -244,7 +254,7 @@ def _method(toolkit: str, tool: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    return one_line(text, 40)
+    return one_line(text, SHOWN_CHARS)
 
 
 def _duration(seconds: float | None) -> str:

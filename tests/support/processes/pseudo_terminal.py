@@ -21,7 +21,7 @@ from support.processes.command_line import CommandLine, heard_interrupts
 
 
 class Terminal:
-    """A terminal of 100 columns and 30 rows.
+    """A terminal of 30 rows.
 
     Args:
         process: What runs there.
@@ -72,10 +72,10 @@ class Terminal:
 
 
 @contextmanager
-def in_terminal(toolbus: CommandLine, *arguments: str) -> Iterator[Terminal]:
+def in_terminal(toolbus: CommandLine, *arguments: str, columns: int = 100) -> Iterator[Terminal]:
     """Run a command in a terminal; if it still runs when the block ends, it is killed."""
     ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
     variables = {**toolbus.environment(), "TERM": "xterm-256color"}
     del variables["COLUMNS"]
     try:

@@ -23,7 +23,7 @@ from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.records.call_record import CallFilter, CallRecord
 from toolbus.records.sqlite_file import read_calls
 from toolbus.settings import records_file
-from toolbus.untrusted_text import json_text, one_line
+from toolbus.untrusted_text import SHOWN_CHARS, json_text, one_line
 
 __all__ = ["read_since", "records"]
 
@@ -116,7 +116,7 @@ def _row(record: CallRecord) -> tuple[str, ...]:
     cells = (record.tool, record.caller, record.principal, decision, record.outcome)
     return (
         age_text(record.started_at),
-        *(one_line(cell, 40) or "-" for cell in cells),
+        *(one_line(cell, SHOWN_CHARS) or "-" for cell in cells),
         record.executed,
         duration,
         record.trace_id or "-",

@@ -6,7 +6,6 @@ untrusted text: control characters are escaped.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -16,7 +15,7 @@ import typer
 
 from toolbus.auth.participant_names import means
 from toolbus.chunks.json_values import cut, shown
-from toolbus.cli.columns import reserve_lines, show_columns
+from toolbus.cli.columns import reserve_lines, show_columns, terminal_columns, wrapped
 from toolbus.cli.completion import complete_name, complete_owner
 from toolbus.cli.error_report import reporting
 from toolbus.cli.room_options import CommandRoom, Locked, RoomOptions, in_room, joins_a_room
@@ -152,7 +151,7 @@ def _show_left_out(options: RoomOptions, target: CallTarget, locked: Any) -> Non
     rows = [("left out", entry.name, entry.reason) for entry in left_out]
     rows += [("unchecked", entry.name, entry.reason) for entry in unchecked]
     if rows:
-        _show_rows(_LEFT_OUT_COLUMNS, rows)
+        show_columns([_LEFT_OUT_COLUMNS, *rows])
     else:
         typer.echo(f"{proxy.info.name} leaves nothing out", err=True)
     more = left_out_count + unchecked_count - len(rows)
@@ -175,25 +174,10 @@ def _show_list(found: Sequence[ToolkitInfo]) -> None:
         )
         for info in found
     ]
-    _show_rows(_COLUMNS, rows)
+    show_columns([_COLUMNS, *rows])
     for info in found:
         for line in reserve_lines(info):
             typer.echo(f"{one_line(info.name)}: {line}")
-
-
-def _show_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table on a terminal, and plain columns into a pipe."""
-    if not sys.stdout.isatty():
-        show_columns([columns, *rows])
-        return
-    from rich.console import Console  # scripts wait for neither of these
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(*columns, header_style="bold")
-    for row in rows:
-        table.add_row(*(Text(one_line(cell)) for cell in row))
-    Console().print(table)
 
 
 # One toolkit
@@ -209,17 +193,13 @@ def _facts(proxy: ToolkitProxy, chosen: Sequence[ToolManifest]) -> dict[str, Any
 
 
 def _show_lines(lines: Iterator[tuple[str, str]]) -> None:
-    # Line ends are escaped, so that untrusted text cannot imitate other lines.
-    if not sys.stdout.isatty():
-        for _, line in lines:
-            typer.echo(one_line(line))
-        return
-    from rich.console import Console
-    from rich.text import Text
-
-    console = Console(highlight=False, soft_wrap=True)
+    columns = terminal_columns()
     for style, line in lines:
-        console.print(Text(one_line(line), style=style))
+        # Line ends are escaped, so that untrusted text cannot imitate other lines.
+        text = one_line(line)
+        indent = " " * (len(text) - len(text.lstrip()) + 2)
+        for part in wrapped(text, columns, indent):
+            typer.echo(typer.style(part, **{style: True} if style else {}))
 
 
 def _toolkit_lines(
