@@ -19,5 +19,5 @@ def _room() -> None:
     """List the participants of a room; send and receive messages."""
 
 
-for command in (participants, send, listen):
-    room.command()(command)
+for _command in (participants, send, listen):
+    room.command()(_command)
