@@ -6,6 +6,7 @@ in 80 columns, and fill the lines of a pipe with blanks.
 
 from __future__ import annotations
 
+import functools
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from typer.core import TyperGroup
 
 from toolbus.cli.columns import wrapped
 from toolbus.cli.options import options_of
+from toolbus.untrusted_text import one_line
 
 __all__ = ["add_help_page"]
 
@@ -57,6 +59,7 @@ def add_help_page(command: Any, *, folds_all: bool = False) -> None:
     command.format_help = format_help
 
 
+@functools.cache
 def _help_all() -> Any:
     def declare(
         _help_all: Annotated[
@@ -126,6 +129,7 @@ class _Page(typer.Context.formatter_class):  # type: ignore[valid-type,misc]  # 
 
     def write_dl(self, rows: Sequence[_Row], col_max: int = 30, col_spacing: int = 2) -> None:
         """Write names, and their texts beside or below them."""
+        rows = [(one_line(name), text) for name, text in rows]
         longest = max(len(name) for name, _ in rows)
         column = min(longest, col_max, self.width // 3) + col_spacing
         margin = " " * self.current_indent
@@ -138,7 +142,7 @@ class _Page(typer.Context.formatter_class):  # type: ignore[valid-type,misc]  # 
             self.write(f"{lines}\n")
 
     def _wrapped(self, text: str, indent: str, further: str = "") -> str:
-        words = " ".join(text.split())
+        words = one_line(" ".join(text.split()))  # of another package, perhaps
         return "\n".join(wrapped(f"{indent}{words}", self.width, indent + further))
 
 

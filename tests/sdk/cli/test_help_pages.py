@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from importlib.metadata import PackageNotFoundError
+from importlib.metadata import EntryPoint, PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from support.processes.command_line import CommandLine
 from support.processes.pseudo_terminal import in_terminal
-from toolbus.cli.app import CommandGroup, make_app
+from toolbus.cli.app import COMMANDS, CommandGroup, make_app
 from toolbus.cli.own_commands import LACKING, OWN_COMMANDS, PANELS, install_line
 
 PAGES = [*([name] for name in OWN_COMMANDS), ["room", "send"], ["token", "create"]]
@@ -120,6 +120,20 @@ def test_page_is_wrapped_without_cutting_a_word_and_has_no_blanks_at_line_ends(
     assert text.split() == whole.split()
     assert not any(line.endswith(" ") for line in text.splitlines())
     assert "\x1b" not in text
+
+
+def test_commands_of_other_packages_are_in_the_last_panel_and_cannot_steer_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    program = 'def run() -> None:\n    """Two\\nlines and \\x1b[31mred."""\n'
+    (tmp_path / "steering.py").write_text(program)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    entries = [EntryPoint(name, "steering:run", COMMANDS) for name in ("other", "a\n\x1b[2J")]
+    monkeypatch.setattr("toolbus.cli.app.entry_points", lambda group: entries)
+    last = panels(page("--help"))[PANELS[-1]]
+    assert last[-2:] == [
+        f"{name} Two lines and \\x1b[31mred." for name in ("a\\n\\x1b[2J", "other")
+    ]
 
 
 def test_folded_options_are_still_completed() -> None:
