@@ -108,6 +108,17 @@ class RoomException(Exception):
         return f"{type(self).__name__}({self.message!r}, executed={self.executed!r})"
 
 
+def note_call(error: BaseException | None, tool: str) -> None:
+    """Add a note for tracebacks, which show neither: the tool that was called, and `executed`.
+
+    Not to the text of the error: that reaches callers who may not see the tool.
+    """
+    if isinstance(error, RoomException):
+        note = f"the call of {tool} failed (executed: {error.executed})"
+        if note not in getattr(error, "__notes__", ()):  # a stream raises its error again
+            error.add_note(note)
+
+
 class NotFound(RoomException):
     """The toolkit or tool does not exist, or is not visible to this participant."""
 

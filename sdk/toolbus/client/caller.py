@@ -41,6 +41,7 @@ from toolbus.errors import (
     InvalidResult,
     RoomException,
     Unavailable,
+    note_call,
 )
 from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.plain import MAX_ASSESSMENT_BYTES, assessment_from_plain
@@ -200,6 +201,7 @@ class Caller:
         except BaseException as end:
             if span is not None:
                 span.end(recorded_end(end))
+            note_call(end, plan.name)
             raise
         if isinstance(result, InboundStream):
             return await read_file(result, span)

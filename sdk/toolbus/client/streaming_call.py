@@ -20,7 +20,7 @@ from toolbus.client.local_errors import recorded_end
 from toolbus.client.pending_requests import InboundStream, unreadable_result
 from toolbus.client.retry import CallPlan, RetryHistory
 from toolbus.concurrency.tasks import retrieve_error
-from toolbus.errors import Cancelled, RoomException
+from toolbus.errors import Cancelled, RoomException, note_call
 from toolbus.telemetry.tracing import CallSpan
 
 __all__ = ["ChunkStream", "StreamingCall"]
@@ -162,6 +162,7 @@ class StreamingCall:
 
     def _finish(self, error: BaseException | None) -> None:
         self._is_over = True
+        note_call(error, self._plan.name)
         if self._input_sender is not None:
             self._input_sender.stop()
         span, self._span = self._span, None

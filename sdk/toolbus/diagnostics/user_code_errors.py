@@ -14,10 +14,13 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-__all__ = ["error_text", "load_error_text"]
+__all__ = ["begin_at_author", "error_text", "load_error_text"]
 
 _INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
 _OURS = (Path(__file__).parents[1], Path(importlib.__file__).parent)
+_STDLIB = Path(os.__file__).parent
+_RUNNERS = (Path(__file__).parents[1], _STDLIB / "asyncio", _STDLIB / "concurrent")
+"""What calls the functions of tools."""
 
 
 def error_text(error: BaseException) -> str:
@@ -53,6 +56,20 @@ def load_error_text(error: Exception | SystemExit) -> str:
     if not line or isinstance(error, SyntaxError):  # whose text has one
         return text
     return f"{text} ({line})"
+
+
+def begin_at_author(error: BaseException) -> None:
+    """Let the traceback of what a tool raised begin at the first line of its author.
+
+    The frames above it are those of toolbus, and of event loop and threads. Without a line of an
+    author it stays as it is.
+    """
+    traceback = error.__traceback__
+    while traceback is not None:
+        if not _is_in(Path(traceback.tb_frame.f_code.co_filename), _RUNNERS):
+            error.__traceback__ = traceback
+            return
+        traceback = traceback.tb_next
 
 
 def _ready_made() -> tuple[Path, ...]:

@@ -19,7 +19,13 @@ from typing import Any
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_types import Chunk, FileChunk, as_chunk
 from toolbus.concurrency.event_loop import running_loop
-from toolbus.errors import DeadlineExceeded, InvalidArguments, InvalidResult, RoomException
+from toolbus.errors import (
+    DeadlineExceeded,
+    InvalidArguments,
+    InvalidResult,
+    RoomException,
+    note_call,
+)
 from toolbus.hosting.hosted_toolkit import HostedToolkit
 from toolbus.hosting.loop_watchdog import runs_call, watched_loop
 from toolbus.tools.call_room import CallRoom
@@ -147,6 +153,7 @@ class InProcessCall(Execution, LocalRun):
                     if source is not None and source.error is not None and not was_cancelled:
                         raise source.error from None
                     reason = self.error_for(error)
+                    note_call(reason, self.method)
                     if reason is error:
                         raise
                     raise reason from error

@@ -33,6 +33,7 @@ from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_types import Chunk, result_chunk
 from toolbus.concurrency.interrupts import is_ctrl_c
 from toolbus.concurrency.tasks import retrieve_error
+from toolbus.diagnostics.user_code_errors import begin_at_author
 from toolbus.errors import DeadlineExceeded, Executed, RoomException
 from toolbus.tools.context import ToolContext
 from toolbus.tools.input_stream import ChunkSource, InputStream
@@ -275,8 +276,10 @@ class Execution(ToolRun):
         if was_cancelled:
             error = RuntimeError("the tool raised CancelledError")
         failure = failure_of(error, self)
-        if failure is not error and not isinstance(error, RoomException):
-            _logger.error("tool %s raised", self.method, exc_info=error)
+        if failure is not error:
+            begin_at_author(error)
+            if not isinstance(error, RoomException):
+                _logger.error("tool %s raised", self.method, exc_info=error)
         return failure
 
     async def run_sync(self, function: Callable[[], T]) -> T:

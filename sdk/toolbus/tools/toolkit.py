@@ -27,7 +27,7 @@ from toolbus.chunks.json_values import cut, shown
 from toolbus.chunks.result_parts import MAX_JOINED_BYTES
 from toolbus.concurrency.interrupts import is_ctrl_c
 from toolbus.concurrency.slices import run_in_slices
-from toolbus.diagnostics.user_code_errors import error_text
+from toolbus.diagnostics.user_code_errors import begin_at_author, error_text
 from toolbus.errors import (
     Executed,
     InvalidArguments,
@@ -36,6 +36,7 @@ from toolbus.errors import (
     RoomException,
     TooLarge,
     ToolFailed,
+    note_call,
 )
 from toolbus.permissions.assessment import Assessment
 from toolbus.tools.assessing import assessed, of_patterns
@@ -616,16 +617,17 @@ async def _as_a_call(
     run = run_of(context)
     run.unentered = toolkit.unentered
     run.sends_error_text = toolkit.sends_error_text(name, by_default=False)
+    called = f"{toolkit.name}.{name}"
     running = execute(toolkit, context, name, *rest, **named)
     if toolkit.records is None:
-        return await _ended_as_a_call(run, running)
+        return await _ended_as_a_call(run, called, running)
     arguments = rest[0] if rest else named.get("arguments")
-    with run.begin_recording(toolkit.records, f"{toolkit.name}.{name}", arguments) as recording:
+    with run.begin_recording(toolkit.records, called, arguments) as recording:
         recording.executed = lambda: run.executed
-        return await _ended_as_a_call(run, running)
+        return await _ended_as_a_call(run, called, running)
 
 
-async def _ended_as_a_call(run: ToolRun, running: Awaitable[Chunk]) -> Chunk:
+async def _ended_as_a_call(run: ToolRun, called: str, running: Awaitable[Chunk]) -> Chunk:
     try:
         chunk = await running
         if not isinstance(chunk, FileChunk):  # hosts send files in pieces
@@ -640,8 +642,11 @@ async def _ended_as_a_call(run: ToolRun, running: Awaitable[Chunk]) -> Chunk:
         failure = failure_of(error, run)
         if run.recording is not None:
             run.recording.end(failure)
-        if failure is error or error is run.input_error:
+        raised = error if error is run.input_error else failure
+        note_call(raised, called)
+        if raised is error:
             raise
+        begin_at_author(error)
         raise failure from error
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import traceback
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -139,6 +140,46 @@ async def test_text_of_an_exception_goes_to_its_caller_escaped_and_bounded(
         [result] = await turn.run([ToolUse("1", "t.fails", {"case": "usual"})])
         told = "error tool_failed: the tool raised ValueError: no such city: Osl. The tool ran."
         assert result.for_model() == told
+
+
+@tool
+async def breaks_down(case: str) -> None:
+    raise LookupError(case)
+
+
+@tool
+def breaks_down_on_thread(case: str) -> None:
+    raise LookupError(case)
+
+
+@pytest.mark.parametrize("name", ["t.breaks_down", "t.breaks_down_on_thread", "here.breaks_down"])
+async def test_tracebacks_begin_at_the_line_of_an_author_and_name_the_call(
+    caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    kit = Toolkit("t", [breaks_down, breaks_down_on_thread])
+    async with turn_of(kit, development=False) as turn:
+        got = await failure(turn, name, "a")
+    shown = "".join(traceback.format_exception(got))
+    text = f"ToolFailed: the tool raised LookupError\nthe call of {name} failed (executed: yes)\n"
+    assert shown.endswith(text)
+    assert str(got) == "the tool raised LookupError", "the text does not name the tool"
+    [logged] = [record for record in caplog.records if record.levelno == logging.ERROR]
+    assert logged.exc_info is not None
+    frames = traceback.extract_tb(logged.exc_info[1].__traceback__)  # type: ignore[union-attr]
+    assert [frame.filename for frame in frames] == [__file__]
+
+
+async def test_the_error_of_a_stream_names_the_call() -> None:
+    async def breaks() -> AsyncIterator[int]:
+        yield 1
+        raise ValueError
+
+    async with running_server() as server, server.room("me") as me:
+        async with me.host(Toolkit("t", [breaks])), me.stream("t.breaks") as chunks:
+            await anext(chunks)
+            with pytest.raises(ToolFailed) as raised:
+                await anext(chunks)
+    assert raised.value.__notes__ == ["the call of t.breaks failed (executed: yes)"]
 
 
 @pytest.mark.parametrize(

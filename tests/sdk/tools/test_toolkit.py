@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from typing import Any
@@ -518,3 +519,13 @@ async def test_no_tool_is_added_to_a_toolkit_that_is_in_use() -> None:
     other.tool(name="late")(plain)
     assert [made.name for made in other.tools] == ["double", "plain", "late"]
     assert [made.name for made in kit.tools] == ["double", "plain"]
+
+
+async def test_a_traceback_of_execute_names_the_call_and_begins_at_the_author() -> None:
+    error = await failure(raising(ValueError("x")), "fails")
+    assert error.__notes__ == ["the call of t.fails failed (executed: yes)"]
+    assert error.__cause__ is not None
+    frames = traceback.extract_tb(error.__cause__.__traceback__)
+    assert [(frame.filename, frame.name) for frame in frames] == [(__file__, "fails")]
+    error = await failure(Toolkit("t", [plain]), "plain", {"text": 1})
+    assert error.__notes__ == ["the call of t.plain failed (executed: no)"]
