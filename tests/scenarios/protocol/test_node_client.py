@@ -176,7 +176,7 @@ async def test_sdk_calls_toolkits_of_the_node_client(client: Path) -> None:
         with pytest.raises(InvalidArguments) as refused:
             await alice.call("lines.zeros", size="many")
         assert (refused.value.executed, refused.value.details["path"]) == ("no", "/size")
-        with pytest.raises(ToolFailed, match=r"^not today$") as failed:
+        with pytest.raises(ToolFailed, match=r"^not today\n") as failed:
             await alice.call("lines.refuse", words="not today")
         assert (failed.value.executed, failed.value.retryable) == ("yes", True)
         with pytest.raises(ToolFailed) as crashed:

@@ -332,7 +332,7 @@ async def test_calls_within_calls_by_name_are_counted(bus: TestServer, tmp_path:
     ):
         for _ in range(14):
             assert await ann.call("mcp.call", asked) == RESULT
-            with pytest.raises(PermissionDenied, match=r"^no grant to call open\.add$"):
+            with pytest.raises(PermissionDenied, match=r"^no grant to call open\.add\n"):
                 await bob.call("mcp.call", asked)
             asked = {"tool": "mcp.call", "arguments": asked}
         for _ in range(3):
