@@ -26,6 +26,7 @@ import typer
 
 from toolbus.chunks.json_values import cut
 from toolbus.diagnostics.exit_codes import UsageError, with_step
+from toolbus.errors import InvalidArguments
 from toolbus.schemas.text import SchemaReader, values_of
 from toolbus.untrusted_text import one_line
 from toolbus.wire.codec import MAX_DEPTH
@@ -239,6 +240,7 @@ def read_arguments(typed: tuple[str, ...], schema: Mapping[str, Any]) -> dict[st
 
     Raises:
         UsageError: An argument cannot be parsed; the message names it.
+        InvalidArguments: It does not match the schema.
     """
     if len(typed) == 1 and _is_object(typed[0]):
         try:
@@ -258,7 +260,7 @@ def read_arguments(typed: tuple[str, ...], schema: Mapping[str, Any]) -> dict[st
         except (ValueError, RecursionError) as error:
             if sign == ":=":
                 raise UsageError(f"the value of {_shown(name)}:= is not JSON: {error}") from error
-            raise UsageError(str(error)) from error
+            raise InvalidArguments(str(error)) from error
         branch[key] = _Leaf(name, value)
     return {str(key): _value(node) for key, node in tree.items()}
 
@@ -310,8 +312,8 @@ class _Place:
         """Return the branch that the value belongs to, its key there, and what the schema says.
 
         Raises:
-            UsageError: The name is not well formed, contradicts another one, or is not in the
-                schema of an object that is closed.
+            UsageError: The name is not well formed, or contradicts another one.
+            InvalidArguments: The schema does not have it.
         """
         branch = tree
         for _ in range(MAX_DEPTH):
@@ -376,7 +378,7 @@ class _Place:
     def _other(
         self, schema: Mapping[str, Any], fields: list[str], before: str, key: str
     ) -> dict[str, Any]:
-        """Return the schema of a field that is not in `properties`. Raises UsageError."""
+        """Return the schema of a field that is not in `properties`. Raises InvalidArguments."""
         self._refuse_unless("object", schema, before, "fields")
         others = self._reader.others(schema)
         if others is not None or not fields:
@@ -389,13 +391,15 @@ class _Place:
             hint = f"it has {', '.join(map(one_line, short[:_LISTED]))}"
             if len(fields) > _LISTED:
                 hint += f" and {len(fields) - _LISTED} more"
-        raise UsageError(f"{_shown(before) or 'the tool'} has no field {_shown(key)}: {hint}")
+        raise InvalidArguments(f"{_shown(before) or 'the tool'} has no field {_shown(key)}: {hint}")
 
     def _refuse_unless(self, kind: str, schema: Mapping[str, Any], before: str, parts: str) -> None:
         kinds = self._reader.types(schema)
         if kinds and kind not in kinds:
             text = self._reader.type_text(schema)
-            raise UsageError(f"{_shown(self._name)}: {_shown(before)} has no {parts}: it is {text}")
+            raise InvalidArguments(
+                f"{_shown(self._name)}: {_shown(before)} has no {parts}: it is {text}"
+            )
 
     def _contradicts(self, other: _Leaf, why: str) -> UsageError:
         if other.name == self._name:

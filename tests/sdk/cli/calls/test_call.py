@@ -18,7 +18,7 @@ from support.processes.command_line import CommandLine, without_warnings_of_slow
 from toolbus.chunks.chunk_types import Chunk, EmptyChunk, FileChunk, JsonChunk, LinkChunk, TextChunk
 from toolbus.cli.arguments import read_arguments
 from toolbus.cli.output import ValueOutput
-from toolbus.diagnostics.exit_codes import UsageError
+from toolbus.errors import InvalidArguments
 
 PACKED = Path(__file__).parents[3] / "wire_vectors/bodies/answer_of_describe.msgpack"
 LAB = '''
@@ -537,7 +537,7 @@ def test_typed_argument_is_parsed_by_its_schema(typed: str, value: object) -> No
     ],
 )
 def test_invalid_argument_is_named(typed: tuple[str, ...], message: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(message)):
+    with pytest.raises(InvalidArguments, match=re.escape(message)):
         read_arguments(typed, SCHEMA)
 
 

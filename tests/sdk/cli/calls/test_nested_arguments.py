@@ -10,12 +10,13 @@ import pytest
 
 from support.processes.command_line import CommandLine
 from toolbus.cli.arguments import read_arguments
-from toolbus.diagnostics.exit_codes import UsageError
+from toolbus.errors import InvalidArguments
 
-MINE = """
+ANSI = "\x1b]0;x\n\u202e"
+MINE = f"""
 from enum import Enum
 from pydantic import BaseModel
-from toolbus import Toolkit, tool
+from toolbus import Tool, Toolkit, tool
 
 class Size(Enum):
     SMALL = "small"
@@ -30,15 +31,23 @@ class Order(BaseModel):
     count: int = 1
     lines: list[Item] = []
     tags: list[str] = []
-    limits: dict[str, int] = {}
+    limits: dict[str, int] = {{}}
 
 @tool
 def order(order: Order, loud: bool = False) -> dict:
     return order.model_dump(mode="json", exclude_unset=True)
 
-mine = Toolkit("mine", [order])
+NAME = {ANSI!r}
+FIELD = {{"enum": [7, NAME], "description": NAME, "default": NAME}}
+INNER = {{"type": "object", "properties": {{NAME: FIELD}}}}
+
+class Odd(Tool):
+    async def execute(self, context, /, **arguments):
+        return arguments
+
+odd = Odd("odd", {{"properties": {{NAME: INNER}}, "additionalProperties": False}}, description=NAME)
+mine = Toolkit("mine", [order, odd])
 """
-ANSI = "\x1b]0;x\n\u202e"
 TEXT = {"type": "string"}
 SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
@@ -116,12 +125,36 @@ def test_tools_show_the_names_and_values_that_a_call_takes(toolbus: CommandLine)
     ]
 
 
-def test_error_of_a_part_escapes_the_names_of_others(toolbus: CommandLine) -> None:
-    outcome = toolbus.run_here("call", "mine.order", f"order.{ANSI}.x=1")
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ([f"order.{ANSI}.x=1"], r"order has no field \x1b]0;x\n\u202e: it has item, count, lines"),
+        ([f"{ANSI}.{ANSI}{ANSI}=1"], r"did you mean \x1b]0;x\n\u202e.\x1b]0;x\n\u202e?"),
+        ([f"{ANSI}=1"], r"\u202e: '1' does not match object: write '\x1b]0;x\n\u202e.\x1b]0;x\n"),
+        ([f"{ANSI}.x=1"], r"\u202e has no field x: it has \x1b]0;x\n\u202e"),
+        ([f"{ANSI}.{ANSI}:=x"], r"the value of \x1b]0;x\n\u202e.\x1b]0;x\n\u202e:= is not JSON"),
+        ([f"{ANSI}.{ANSI}.x=1"], r"\u202e has no fields: it is 7 |"),
+        ([f"{ANSI}.{ANSI}=7", f"{ANSI}:=1"], r"\u202e: one sets a part of the other"),
+        ([f"{ANSI}.{ANSI}=7"] * 2, r"\u202e is given twice"),
+    ],
+)
+def test_error_of_a_part_escapes_the_names_of_others(
+    toolbus: CommandLine, typed: list[str], message: str
+) -> None:
+    outcome = toolbus.run_here("call", "mine.order" if "order" in typed[0] else "mine.odd", *typed)
     assert outcome.code == 2
-    (line,) = outcome.err.splitlines()[:1]
-    assert r"order has no field \x1b]0;x\n\u202e: it has item, count, lines" in line
-    assert "\x1b" not in outcome.err
+    first, *others = outcome.err.splitlines()
+    assert message in first
+    assert all(line.startswith("  next: `toolbus tools mine.o") for line in others)
+    assert outcome.err.replace("\n", "").isprintable()
+
+
+def test_tools_escape_the_names_of_others(toolbus: CommandLine) -> None:
+    shown = toolbus.run_here("tools", "mine.odd").out
+    assert shown.replace("\n", "").isprintable()
+    assert shown.count("mine.odd\n") == 1
+    typed = f"{ANSI}.{ANSI}=7"
+    assert toolbus.run_here("call", "mine.odd", typed).value == {ANSI: {ANSI: 7}}
 
 
 @pytest.mark.parametrize(
@@ -211,7 +244,7 @@ def test_without_a_schema_dots_and_brackets_lead_to_parts_too() -> None:
     ],
 )
 def test_wrong_part_is_named(typed: str, message: str) -> None:
-    with pytest.raises(UsageError, match=re.escape(message)) as raised:
+    with pytest.raises(InvalidArguments, match=re.escape(message)) as raised:
         read_arguments(tuple(typed.split(" ")), SCHEMA)
     assert len(str(raised.value)) < 1_000
 
@@ -221,7 +254,7 @@ def test_the_last_of_ten_thousand_properties_has_its_type() -> None:
     schema = {"properties": {**many, "inner": {"type": "object", "properties": many}}}
     typed = ("p9999=1", "inner.p9999=1")
     assert read_arguments(typed, schema) == {"p9999": "1", "inner": {"p9999": "1"}}
-    with pytest.raises(UsageError, match=r"did you mean inner.p9999\?"):
+    with pytest.raises(InvalidArguments, match=r"did you mean inner.p9999\?"):
         read_arguments(("inner.p99999=1",), schema)
 
 
