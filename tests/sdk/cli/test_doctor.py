@@ -218,6 +218,15 @@ async def test_clock_that_differs_too_much_is_found() -> None:
     assert "NTP" in clock.repair
 
 
+async def test_a_time_that_is_none_is_no_time() -> None:
+    date = "Sun, 29 Nov 99999999999999999999 03:00:00 GMT"
+    answer = f"HTTP/1.1 401 Unauthorized\r\nToolbus-Protocol: toolbus.v1\r\nDate: {date}\r\n\r\n"
+    async with asyncio.timeout(60), other_service(answer.encode()) as url:
+        findings = await check_room(RoomOptions(url=url, token="e30.e30.t"))
+    clock = next(each for each in findings if each.check == "clock")
+    assert clock.found == "the server does not send its time"
+
+
 @pytest.mark.parametrize(
     ("answer", "text"),
     [

@@ -243,7 +243,7 @@ async def _check_port(context: _Context) -> str:
     if f"\r\n{PROTOCOL_HEADER.lower()}:" not in head.lower():
         found = " ".join(status.split()[1:2])
         raise CheckFailed(foreign_server_error(url, f"HTTP {found}").message, start)
-    with suppress(ValueError):  # not every server sends its time
+    with suppress(ValueError, OverflowError):  # not every server sends its time
         date = message_from_string(rest).get("date", "")
         context.server_time_s = parsedate_to_datetime(date).timestamp()
     return f"{url} responds"
