@@ -8,8 +8,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 DEMO := $(VENV)/.ready-demo
 DOCS := $(VENV)/.ready-docs
-# CI installs by uv, and tries failed tests again.
-INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# CI installs by uv, and tries failed tests again. Programs compile what they import when they first run: compiling all
+# that is installed would take a third of the time of `make demo`.
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 PYTEST := -m pytest
 UV := .venv-lock/bin/uv
 

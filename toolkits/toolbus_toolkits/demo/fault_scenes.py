@@ -36,7 +36,7 @@ _ENDLESS = """
 _DEADLINE_S = 0.5
 _FREE_S = 5.0
 """Well below the 10 s after which a query would have ended by itself."""
-_LONG_S = 2.0
+_LONG_S = 1.0
 """How long a long query takes where a core is free."""
 _LONG_CALL_S = 60.0
 
