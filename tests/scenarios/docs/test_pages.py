@@ -242,7 +242,7 @@ def test_extras_that_a_page_installs_exist() -> None:
         )
         for extra in extras.split(",")
     }
-    assert {"server", "otel"} <= found <= set(project["optional-dependencies"])
+    assert {"server", "mcp"} <= found <= set(project["optional-dependencies"])
 
 
 @pytest.mark.long

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.documents.pages import examples, pages
-from support.documents.reader import Reader, is_service, is_trace
+from support.documents.reader import Reader, is_service
 from support.documents.snippets import Step, steps_of
 from support.documents.terminals import Terminals
 
@@ -34,15 +34,12 @@ def test_each_step_of_the_tutorial_works_after_the_loss_of_each_service(
 ) -> None:
     """A call does not wait for the service to be back: it is typed at once."""
     blocks = [block for block in TUTORIAL.of("console") if "pip install" not in block.text]
-    (trace,) = (block for block in blocks if is_trace(block))
-    blocks.remove(trace)
     call: list[Step] = []
     steps: list[Step] = []
     for name, program in examples().items():
         (tmp_path / name).write_text(program, encoding="utf-8")
     with Terminals(tmp_path, variables) as terminals:
         reader = Reader(terminals)
-        reader.trace_first(trace)
         for block in blocks:
             wait_until_all_is_hosted(terminals, steps_of(block))
             reader.type(block)
