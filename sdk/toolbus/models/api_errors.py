@@ -19,6 +19,7 @@ from toolbus.untrusted_text import one_line
 __all__ = ["api_error", "error_in", "error_text"]
 
 _MAX_TEXT_CHARS = 1_000
+"""A gateway may answer with a page of megabytes; the words of an API about a schema are long."""
 _PASSING = frozenset({408, 409, 425, 429})
 """Statuses below 500 after which the same request may succeed."""
 _NEVER_PASSING = frozenset({501, 505})
@@ -46,6 +47,7 @@ _PARTS = ("error", "errors", "response", "metadata", "detail", "details", "base_
 """Fields of an error whose objects have further fields of it."""
 _PAUSES = ("retryDelay", "retry_after", "retry_after_seconds")
 _MAX_DEPTH = 4
+"""A server writes the body: with each level each object may have one more in each of `_PARTS`."""
 
 
 def error_in(value: Any, event: str = "") -> Any:

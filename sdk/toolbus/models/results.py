@@ -36,10 +36,11 @@ A longer one would end the conversation, since it is part of each further reques
 _END_CHARS = 100_000
 """How much of a longer text is its end, where programs write what went wrong."""
 _NOTE_CHARS = 100
+"""Room for the line that says how much is missing."""
+# How many files of one result are sent, and their size together: 20 MiB in Base64, the smallest
+# limit of a request (Gemini, inline data). What is beyond is only named in the text.
 MAX_RESULT_FILES = 20
 MAX_RESULT_FILE_BYTES = 15 * 2**20
-"""How many files of one result are sent, and their size together: 20 MiB in Base64, the smallest
-limit of a request (Gemini, inline data). What is beyond is only named in the text."""
 
 Takes: TypeAlias = Callable[[FileChunk], bool]
 """Whether an API takes a file that is in memory; `media_type` says what it is."""

@@ -29,7 +29,9 @@ __all__ = ["ScriptedModel"]
 
 _logger = bounded_logger(__name__)
 _MAX_BYTES = 16 * 1024 * 1024
+"""All of a file is in memory, as text and as replies, as long as its model."""
 _PIECE_CHARS = 16
+"""A text comes in pieces of some words, as from an API."""
 
 
 class ScriptedModel:

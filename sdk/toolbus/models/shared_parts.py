@@ -25,7 +25,7 @@ from toolbus.schemas.forms import Dialect, SchemaForm, schema_form
 from toolbus.turns.model_tools import ModelTool
 from toolbus.turns.turn import Turn
 from toolbus.turns.turn_tools import MAX_PROVIDER_NAME_CHARS
-from toolbus.untrusted_text import one_line
+from toolbus.untrusted_text import SHOWN_CHARS, one_line
 
 __all__ = [
     "FILLER",
@@ -47,7 +47,6 @@ __all__ = [
 ]
 
 _logger = bounded_logger("toolbus.models")
-_MAX_REASON_CHARS = 500
 
 
 def formed_tools(turn: Turn, dialect: Dialect) -> list[tuple[ModelTool, SchemaForm]]:
@@ -175,8 +174,8 @@ def broken_off() -> ModelError:
 
 
 def reason_text(reason: object) -> str:
-    """Return the words of a provider about a failure, in one line of at most 500 characters."""
-    return one_line(reason if isinstance(reason, str) else shown(reason), _MAX_REASON_CHARS)
+    """Return the words of a provider about a failure, in one line, cut."""
+    return one_line(reason if isinstance(reason, str) else shown(reason), SHOWN_CHARS)
 
 
 FILLER = "OK."
@@ -210,6 +209,7 @@ MAX_OPENAI_FILE_BYTES = 50 * 10**6
 developers.openai.com/api/docs/guides/file-inputs."""
 _PICTURES = frozenset({"image/png", "image/jpeg", "image/webp", "image/gif"})
 _MAX_FILE_NAME_CHARS = 64
+"""A tool chooses the name, and it is part of each further request."""
 
 
 def is_picture(file: FileChunk) -> bool:

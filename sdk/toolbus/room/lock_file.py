@@ -21,15 +21,14 @@ from toolbus.atomic_file import write_atomically
 from toolbus.auth.participant_names import full_name
 from toolbus.errors import DefinitionChanged
 from toolbus.room.toolkit_proxy import ToolkitInfo
-from toolbus.untrusted_text import json_text
+from toolbus.untrusted_text import SHOWN_CHARS, json_text
 from toolbus.wire import ToolkitManifest
 
 __all__ = ["InvalidLockFile", "LockFile", "LockRefused", "LockedToolkit", "has_same_slot"]
 
 _LISTED = 20
 _MAX_DETAILS = 200
-_MAX_DEPTH = 64
-_SHOWN_CHARS = 120
+"""Programs log the details: the manifest of somebody else may differ in thousands of places."""
 
 
 class InvalidLockFile(ValueError):
@@ -250,9 +249,9 @@ def _read_content(path: Path) -> tuple[LockedToolkit, ...]:
         raise ValueError(f"/{'/'.join(map(str, first['loc']))}: {first['msg']}") from None
 
 
-def _changes(path: str, old: Any, new: Any, depth: int = 0) -> Iterator[str]:
+def _changes(path: str, old: Any, new: Any) -> Iterator[str]:
     """Yield a line for each value that differs, with its path: `a/b: 1 -> 2`."""
-    if isinstance(old, Mapping) and isinstance(new, Mapping) and depth < _MAX_DEPTH:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
         for key in sorted({*old, *new}):
             inner = f"{path}/{key}" if path else key
             if key not in new:
@@ -260,7 +259,7 @@ def _changes(path: str, old: Any, new: Any, depth: int = 0) -> Iterator[str]:
             elif key not in old:
                 yield f"{inner}: added, {_cut(_text(new[key]))}"
             else:
-                yield from _changes(inner, old[key], new[key], depth + 1)
+                yield from _changes(inner, old[key], new[key])
         return
     before, after = _text(old), _text(new)
     if before != after:
@@ -270,7 +269,7 @@ def _changes(path: str, old: Any, new: Any, depth: int = 0) -> Iterator[str]:
 
 
 def _cut(text: str, start: int = 0) -> str:
-    shown = text[start : start + _SHOWN_CHARS]
+    shown = text[start : start + SHOWN_CHARS]
     if start + len(shown) < len(text):
         shown += "..."
     if start:

@@ -21,9 +21,9 @@ __all__ = ["NOT_ASKING", "ArgumentSchema", "argument_schema", "parameter_aliases
 
 NOT_ASKING = ANNOTATIONS | DEFINITIONS.keys() | {"$schema", "discriminator"}
 """Keywords that ask nothing of a value."""
+# Subschemas that are read as they stand; `usable_schema` cuts a schema beyond these bounds.
 _MAX_LEVELS = 60
 _MAX_PARTS = 10_000
-"""Subschemas that are read as they stand; `usable_schema` cuts a schema beyond these bounds."""
 _READ_BEFORE = frozenset(
     {"$id", "$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveAnchor", "$recursiveRef"}
     | {"dependencies"}
@@ -31,7 +31,9 @@ _READ_BEFORE = frozenset(
 """Keywords by which parts are named, or that have another meaning in each draft."""
 _ALIAS = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 _MAX_ALIAS_CHARS = 64
+"""Anthropic and Gemini refuse longer names of parameters."""
 _HASH_CHARS = 8
+"""Of 32 bits; names that are still equal get a number."""
 
 
 class ArgumentSchema:

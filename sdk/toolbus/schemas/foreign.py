@@ -35,8 +35,11 @@ order of depth are kept."""
 # A manifest has three levels around a schema.
 _LEVELS_AROUND = 3
 _MAX_LEVELS = MAX_MANIFEST_DEPTH - _LEVELS_AROUND
+"""Of a deeper schema the server would refuse the whole toolkit (PROTOCOL.md, REG-2)."""
 _MAX_VALUE_BYTES = MAX_TOOL_BYTES
 """Bytes of all lists and objects that are values of keywords without subschemas."""
+# Thousands of keywords may be dropped, each with a path of any length: the lines are in memory, in
+# a manifest and in a log.
 _MAX_DROPPED = 100
 _MAX_LINE_CHARS = 500
 

@@ -32,10 +32,10 @@ __all__ = [
     "strict_within_limits",
 ]
 
+# Of all strict tools in one request to Anthropic: "Explicit limits" of its structured outputs.
 MAX_STRICT_TOOLS = 20
 MAX_OPTIONAL_PARAMETERS = 24
 MAX_UNIONS = 16
-"""Of all strict tools in one request to Anthropic: "Explicit limits" of its structured outputs."""
 _MANY_VALUES = 250
 
 

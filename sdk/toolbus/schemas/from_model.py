@@ -28,6 +28,7 @@ _NOT_SIMPLE = frozenset(
 )
 """Keywords by which other parts say of the same properties or items, or that need a closer look."""
 _MAX_SETTLED = 8
+"""References may lead in a circle."""
 _NUMBERS = frozenset({"integer", "number"})
 
 

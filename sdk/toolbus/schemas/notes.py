@@ -11,6 +11,7 @@ from toolbus.untrusted_text import visible
 __all__ = ["described", "note", "notes_of"]
 
 _MAX_NOTE_CHARS = 300
+"""Of one: a `default` may have kilobytes, and notes are part of each request to a model."""
 _MAX_NOTES_CHARS = 1_000
 """Of all notes of one part: what is cut is checked by the tool all the same."""
 _OF_TYPE = {

@@ -35,7 +35,9 @@ _CHARS_PER_UNIT = 3
 _REPEATED_GROUP = re.compile(r"\)[*+{]|\(\?[a-zA-Z-]*i")
 _LONG_REPEAT = re.compile(r"\{[0-9]*,?[0-9]{3}")
 _MAX_FACTOR = 8
+"""What a repeated group takes, and eight long repeats."""
 _MAX_CHARS = 1_024
+"""Compiling a longer one takes more than 2 ms of the event loop."""
 _TOKENS = re.compile(
     r"""\\(?P<back>[1-9]|k<)
     | (?P<look>\(\?<?[=!])

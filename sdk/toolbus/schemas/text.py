@@ -16,6 +16,7 @@ from typing import Any
 
 from toolbus.schemas.keywords import HELD, JSON_TYPES
 from toolbus.schemas.walker import held, joined, part_in, rewritten, target_of
+from toolbus.untrusted_text import SHOWN_CHARS
 
 __all__ = [
     "MAX_STEPS",
@@ -34,14 +35,13 @@ REST = "..."
 """Stands for what is not shown."""
 MAX_STEPS = 4_000
 """How many parts of one schema are read: references that lead back multiply them without end."""
-_MAX_LEVELS = 8
 _MAX_PATH = 32
-"""Parts that are applied to one value, each within another."""
+"""Parts that are applied to one value, each within another: they may lead back to the first."""
+# Others write the schemas: a reader of a terminal would scroll through thousands of lines.
+_MAX_LEVELS = 8
 _MAX_NODES = 300
 _MAX_BRANCHES = 64
 _MAX_VALUES = 12
-_MAX_CHARS = 200
-"""Of a type, a value or a name."""
 _MAX_DESCRIPTION_CHARS = 1_000
 _MAX_TYPE_WIDTH = 48
 
@@ -386,14 +386,14 @@ def node_lines(nodes: Sequence[SchemaNode], indent: str) -> Iterator[str]:
 # Short texts
 
 
-def _in_one_line(text: object, max_chars: int = _MAX_CHARS) -> str:
+def _in_one_line(text: object, max_chars: int = SHOWN_CHARS) -> str:
     """Return untrusted text in one line, cut; empty if it is not text."""
     if not isinstance(text, str):
         return ""
     return _cut(" ".join(text[: 2 * max_chars].split()), max_chars)
 
 
-def _cut(text: str, max_chars: int = _MAX_CHARS) -> str:
+def _cut(text: str, max_chars: int = SHOWN_CHARS) -> str:
     return text if len(text) <= max_chars else text[: max_chars - len(REST)] + REST
 
 
@@ -404,7 +404,7 @@ def _in_parentheses(text: str) -> str:
 def _json_text(value: Any) -> str:
     """Return a value as JSON in one line, cut."""
     try:
-        return _cut(json_start(value, _MAX_CHARS))
+        return _cut(json_start(value, SHOWN_CHARS))
     except (ValueError, TypeError, RecursionError):
         return REST
 

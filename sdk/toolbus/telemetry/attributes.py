@@ -83,6 +83,7 @@ TOOL_CALLS_ACTIVE: Final = "toolbus.tool.calls.active"
 MAX_NAME_CHARS = 256
 """Longer names are truncated."""
 _MAX_MESSAGE_CHARS = 1_024
+"""What a tool writes about its failure: each span with it waits in memory for the collector."""
 
 
 class SharedAttributes(dict[str, str]):

@@ -33,7 +33,9 @@ __all__ = ["SpanEncoder"]
 
 _logger = bounded_logger("toolbus.telemetry.tracing")
 _MAX_ENVELOPES = 64
+"""A process that forks, or makes recorders anew, would hold those of all its past."""
 _MAX_CACHED = 1_024
+"""Callers and tools come and go: without it all their names would stay in memory."""
 _MAX_CACHED_CHARS = 128
 """Longer values are not cached: they are rarely the same."""
 
@@ -293,6 +295,7 @@ def _varint(number: int) -> bytes:
 
 _NO_STATUS = _status(UNSET)
 _CALL_ID_CHARS = 32
+"""As in PROTOCOL.md, CALL-1; an id of another length is encoded like any text."""
 _CALL_ID = _attribute(GEN_AI_TOOL_CALL_ID, "0" * _CALL_ID_CHARS)[:-_CALL_ID_CHARS]
 # By id, because hashing an enum takes longer than all else that is done with a kind.
 _KINDS_BY_ID = {id(kind): written for kind, written in _KINDS.items()}

@@ -50,7 +50,9 @@ _BATCH_DELAY_MS = 500.0
 _SPANS_PER_STEP = 32
 """Encoding so many takes a third of a millisecond, during which no other thread runs."""
 _MAX_ATTRIBUTE_CHARS = 4_096
+"""OpenTelemetry has no limit by default: collectors refuse a batch with a value of megabytes."""
 _MAX_ATTEMPTS = 6
+"""As in OpenTelemetry: a collector may ask for pauses of 0 s."""
 _JITTER = 0.2
 _LENGTH_LIMITS = ("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT")
 _RETRIED_STATUSES = frozenset({408, 429, 502, 503, 504})

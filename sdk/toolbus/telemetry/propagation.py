@@ -45,6 +45,8 @@ CALL_AS_TRACE: Final = ""
 CALL_ID: Final[ContextVar[str]] = ContextVar("toolbus.call_id", default="")
 """The id of the hosted call that the current code runs for, for its log lines; empty for none."""
 
+# W3C Trace Context, sections 3.2.2 and 3.3.1; of 512 bytes (PROTOCOL.md, TRACE-1) each system has
+# to pass on a `tracestate`, and a caller writes it into each frame of a call.
 _TRACEPARENT_CHARS = 55
 _MAX_TRACESTATE_BYTES = 512
 _MAX_TRACESTATE_MEMBERS = 32

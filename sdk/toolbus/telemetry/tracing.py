@@ -94,6 +94,7 @@ def recorded(service_name: str) -> Iterator[None]:
 
 _PROVIDER_CHECK_S = 1.0
 _MAX_DESCRIPTIONS = 256
+"""Callers name tools, also such as do not exist: without it all names would stay in memory."""
 _PROVIDER = "OTEL_PYTHON_TRACER_PROVIDER"
 _NO_CONTEXT = Context()
 _CLIENT = SpanKind.CLIENT

@@ -24,6 +24,7 @@ from toolbus.untrusted_text import SHOWN_CHARS, one_line, visible
 __all__ = ["FoundTools", "SearchableTools", "search_toolkit"]
 
 _NAME = "tools"
+# What a model asks for is part of each further request to it.
 _MAX_FOUND = 50
 _MAX_DESCRIBED = 20
 _MAX_DESCRIBED_BYTES = 100_000

@@ -53,9 +53,9 @@ _MAX_RANKED = 3_000
 """Of a query that is ranked, its words times the tools that have all of them: 2 us for each."""
 _MAX_RANKED_ANY = 1_200
 """The same for tools that have some of the words: the rarest words decide."""
+# What is read of a query: each of its words is searched for by itself, while other queries wait.
 _MAX_QUERY_CHARS = 1_000
 _MAX_QUERY_WORDS = 8
-"""Of a query; what is longer is read so far."""
 _MAX_TEXT_CHARS = 2_000
 """Of a description, of titles and of tags that are indexed."""
 _MAX_ABOUT_CHARS = 300

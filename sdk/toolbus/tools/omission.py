@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["Omission", "entries_in", "entries_of", "fit_tools"]
 
 _MAX_REASON_CHARS = 500
+"""It begins with a path in a schema; one of any length would take the room of all others."""
 _MAX_ENTRIES = 100
+"""Of each list: a manifest has a bound of values too, and each entry takes three."""
 # Of each of the two lists: both together take a thirtieth of a manifest. In JSON a quote and a
 # backslash are two characters, so both lists stay below what a server allows of these.
 _MAX_ENTRIES_CHARS = 16 * 1024

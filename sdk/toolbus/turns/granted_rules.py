@@ -27,6 +27,7 @@ MAX_GRANTED_RULES = 1_000
 """The most rules that a state keeps; then the oldest is forgotten, and asked about again."""
 _MAX_NAME_CHARS = 1_024  # names of participants have at most 256, and issuers may be addresses
 _SHOWN_DIGEST_CHARS = 12
+"""Enough to distinguish two grants of one tool in a list of them."""
 
 
 class _Bond(NamedTuple):

@@ -40,7 +40,7 @@ from toolbus.turns.granted_rules import (
 )
 from toolbus.turns.tool_use import ToolUse
 from toolbus.turns.turn_calls import TurnCall, TurnFacts, context_of
-from toolbus.untrusted_text import printable, shortened
+from toolbus.untrusted_text import SHOWN_CHARS, printable, shortened
 from toolbus.wire import unpack_body
 
 __all__ = ["CallJudge", "TurnPermissions"]
@@ -50,7 +50,6 @@ __all__ = ["CallJudge", "TurnPermissions"]
 _OWN_ENDS = (InvalidArguments, NotFound, PermissionDenied, DefinitionChanged)
 _MAX_MERGED = 64
 """Combinations of granted rules of which the index is cached."""
-_MAX_WHY_CHARS = 500
 
 
 class TurnPermissions:
@@ -301,5 +300,5 @@ class CallJudge:
 
 def _unknown(why: str) -> Assessment:
     """Return the assessment of a tool that could not be asked."""
-    message = shortened(printable(f"there is no answer about this call: {why}"), _MAX_WHY_CHARS)
+    message = shortened(printable(f"there is no answer about this call: {why}"), SHOWN_CHARS)
     return Assessment("ask", immune=True, message=message, source="manifest")

@@ -56,6 +56,7 @@ REQUIRED_TIMEOUT_S = 60.0
 
 _logger = bounded_logger(__name__)
 _MAX_LISTED = 20
+"""Names in one message: a room has hundreds of toolkits, and one of them up to 1,000 tools."""
 _MAX_COMPARED = 500
 """Names that are compared with a wrong one, which takes some 20 ms."""
 _SILENT_WAIT_S = 1.0

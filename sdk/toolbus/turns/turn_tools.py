@@ -44,6 +44,7 @@ __all__ = [
 MAX_PROVIDER_NAME_CHARS = 64
 """The longest name that every provider takes."""
 _HASH_CHARS = 10
+"""Of 40 bits; names that are still equal get a number."""
 _NAMESPACES = ("functions.", "default_api.", "default_api:")
 """What models of OpenAI and of Gemini at times put before a name: tools are shown to them so."""
 _MAX_NAME_CHARS = 129

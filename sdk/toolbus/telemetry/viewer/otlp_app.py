@@ -38,6 +38,7 @@ __all__ = [
 
 MediaType = Literal["application/x-protobuf", "application/json"]
 
+# Any program of this machine may send spans, and thousands of them are in memory.
 _MAX_NAME_CHARS = 1_024
 _MAX_VALUE_CHARS = 4_096
 _MAX_ATTRIBUTES = 128

@@ -43,7 +43,9 @@ PartName: TypeAlias = Literal["caller", "server", "host", "local"]
 """Who reports a line of `toolbus call --trace`, which receives no spans."""
 
 _MAX_TEXT_CHARS = 60
+"""Of one column: several stand side by side in a terminal."""
 _MAX_DEPTH_SHOWN = 24
+"""Each level moves a line to the right, and all levels above a span are held for it."""
 _NUMBERS = {
     "input": GEN_AI_USAGE_INPUT_TOKENS,
     "output": GEN_AI_USAGE_OUTPUT_TOKENS,
@@ -52,6 +54,7 @@ _NUMBERS = {
 }
 """What a line calls the numbers of a span: tokens of a request to a model, attempts of a call."""
 _BAR_CHARS = 20
+"""The bars of all spans of a trace are equally wide: they show when each one ran."""
 
 
 class SpanLink(NamedTuple):
