@@ -26,6 +26,7 @@ from toolbus.auth.jws import read_header
 from toolbus.auth.token_limits import MAX_JWT_BYTES
 from toolbus.auth.tokens import LEEWAY_S, KeyRing, ParticipantToken, TokenRefused, VerifiedToken
 from toolbus.bounded_logging import bounded_logger
+from toolbus.untrusted_text import SHOWN_CHARS
 from toolbus.wire import SUBPROTOCOL, ParticipantId
 from toolbus_server.access.connection_limits import ConnectionQuotas
 from toolbus_server.access.revocations import Revocations
@@ -38,13 +39,16 @@ __all__ = ["Admission", "Admitted", "Refusal", "RefusedConnections"]
 _logger = bounded_logger(__name__)
 _BEARER = "bearer."
 _MAX_INSTANCE_CHARS = 128
+"""It is in memory with each participant, at all servers of a bus (PROTOCOL.md, CONN-4)."""
 _MAX_EPOCH = 2**53
+"""What Redis, and clients in JavaScript, count exactly (PROTOCOL.md, CONN-4)."""
 _MAX_QUERY_FIELDS = 16
+"""Anyone may send thousands in a request line, and they are parsed before the token is checked."""
 _RENEWED_AFTER = 0.8
 _WINDOW_S = 60.0
 """The window of the lines about refusals: anyone can cause these, and they must not fill a disk."""
 _MAX_LINES = 20
-_MAX_SHOWN_CHARS = 64
+"""So many in a window; those beyond are counted in one line."""
 
 
 class Refusal(NamedTuple):
@@ -372,7 +376,7 @@ class RefusedConnections:
             self.log_left_out()
         # The header is parsed for lines that are written, not for each token of a flood.
         if len(self._logged) < _MAX_LINES:
-            key = reason, _shown_key_id(token), address[:_MAX_SHOWN_CHARS]
+            key = reason, _shown_key_id(token), address[:SHOWN_CHARS]
             if key not in self._logged:
                 self._logged.add(key)
                 _logger.log(self._level, "connection refused: %s (%sfrom %s)", *key)
@@ -396,4 +400,4 @@ def _shown_key_id(token: str) -> str:
         key_id = read_header(token).get("kid")
     except (ValueError, LookupError):
         return ""
-    return f"kid {key_id[:_MAX_SHOWN_CHARS]!r}, " if isinstance(key_id, str) else ""
+    return f"kid {key_id[:SHOWN_CHARS]!r}, " if isinstance(key_id, str) else ""

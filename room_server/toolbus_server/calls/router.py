@@ -114,6 +114,7 @@ MAX_WAITING_REPLY_BYTES = 16 * 1024 * 1024
 _SMALL_BYTES = 1024
 """An error of this size is sent in any case: `max_calls` of them are 4 MiB."""
 _MESSAGE_CHARS = 200
+"""Of up to four bytes each: without its details such an error stays below `_SMALL_BYTES`."""
 
 
 class Router:

@@ -57,9 +57,11 @@ HEARTBEAT_S = 3.0
 LEASE_S = 10.0
 """Seconds until a lease that is not renewed expires; until then a dead node counts as alive."""
 _MIN_WINDOW_BYTES = 64 * 1024
+"""However many nodes a bus has: with less, small messages too would wait for confirmations."""
 _STOP_S = 1.0
 """Seconds that a stopping node waits for its last changes to be published, at drain and at stop."""
 _MAX_ENDED = 1_000
+"""Each deployment ends nodes: without it a node would remember all that there ever were."""
 _START_S = 2.0
 """Seconds that the start waits for Redis."""
 _RECONNECT_GRACE_S = 1.0

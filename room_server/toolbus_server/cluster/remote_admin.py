@@ -26,6 +26,7 @@ _logger = bounded_logger(__name__)
 _REVOKED_KEY = "toolbus:revoked"
 _REVOKED_S = 2 * MAX_TOKEN_LIFE_S
 _MAX_REVOKED = 100_000
+"""In memory for a Redis that loses them: administrators may revoke any number of tokens."""
 _UNCONFIRMED_S = 60.0
 """Seconds in which a revocation is sent again to all nodes after each reconnect to Redis."""
 

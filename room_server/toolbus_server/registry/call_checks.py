@@ -61,6 +61,7 @@ CALL_OPTION_TYPES: Mapping[str, type] = {
 }
 """Options of a call, with the types of their values."""
 _MAX_AFFINITY_CHARS = 128
+"""Each call hashes it, in the event loop of the server (PROTOCOL.md, CALL-23)."""
 _NO_HOST_RETRY_S = 0.2
 
 

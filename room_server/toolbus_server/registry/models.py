@@ -38,6 +38,7 @@ NO_ALIAS = "?"
 # Compiled once for all participants with the same grants.
 _rights_of = lru_cache(maxsize=1024)(ToolRights)
 _MAX_CACHED_RIGHTS = 4_096
+"""Tools come and go under other names for as long as a participant is connected."""
 _MAX_BUILDERS_BYTES = 16 * 1024
 """Bytes of `builders` in one dispatch. A token of 7 KiB has at most 5.25 KiB of patterns, so those
 of three participants always fit; only connections of one identity with different tokens, and chains

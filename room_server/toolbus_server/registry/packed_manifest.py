@@ -27,6 +27,7 @@ from toolbus.wire.codec import MAP_TAGS
 
 __all__ = ["join_manifest", "set_aside", "split_manifest", "toolkit_name_of", "write_canonical"]
 
+# A megabyte of short fields would be read in one step of the event loop (PROTOCOL.md, REG-2).
 _MAX_FIELDS = 256
 _MAX_FIELD_NAME_BYTES = 256
 _TOOLS, _NAME = pack_body("tools"), pack_body("name")

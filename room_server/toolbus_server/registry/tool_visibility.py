@@ -27,6 +27,7 @@ STEP_EFFORT = 256
 MAX_CACHED_TOOLS = 256 * 1024
 """How many tools all cached results name together; one more empties the cache."""
 _MAX_RESERVE = 16
+"""Hosts choose how many there are, and all tools of each are compared for each reader (REG-14)."""
 
 
 class Listing(NamedTuple):

@@ -44,6 +44,8 @@ __all__ = ["ParticipantRequests"]
 
 _MESSAGE_NAME = re.compile(r"\A[A-Za-z0-9_.-]{1,64}\Z")
 _MAX_MESSAGE_BYTES = 256 * 1024
+"""It is sent to everybody in the room at once (PROTOCOL.md, SEND-1)."""
+# Every list of the room and every server of a bus has the attributes (PROTOCOL.md, PEOPLE-2).
 _MAX_ATTRIBUTES = 64
 _MAX_ATTRIBUTE_CHARS = 64
 # In a list of participants they are nested three levels deep.

@@ -63,6 +63,7 @@ SMALL_MANIFEST_BYTES = 4 * 1024
 effect before the next request of their host is decoded."""
 _logger = bounded_logger(__name__)
 _MAX_SHARES = 256
+"""Each is looked up at a registration, and held by all servers of a bus (PROTOCOL.md, REG-7)."""
 # A host chooses the number that it repeats. Redis counts exactly up to 2**53: at that number no
 # further generation of the toolkit could follow.
 _MAX_GENERATION = 2**48

@@ -28,6 +28,7 @@ Side: TypeAlias = Literal["server", "participant"]
 _READ_BYTES = 64 * 1024
 """How much is read from a side at a time."""
 _BUFFER_BYTES = 256 * 1024
+"""A fault may stop one side for as long as a test runs, while the other one writes."""
 _PIECES_PER_S = 20
 _CATCH_UP_S = 0.1
 # On, for 0 s: a close then sends RST and drops unsent bytes.
