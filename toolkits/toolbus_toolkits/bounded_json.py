@@ -28,6 +28,7 @@ _VALUE = re.compile(r'(?:[^",\[{]++|"(?:[^"\\]++|\\.)*+"?)*+(?:[,\[{]|\Z)', re.D
 r"""Up to the comma or bracket before a value; those within strings are passed over. `\Z`, without
 which the end of a text would be searched again from each of its characters, adds two matches."""
 _OWN_FILE_BYTES = 64 * 1024 * 1024
+"""Also a file of the user may have grown without end, and is read into memory."""
 _LARGE_INTEGER_CHARS = 20
 """The longest integer that may fit 64 bits, with its sign."""
 _TOKEN = re.compile(r'"(?:[^"\\]++|\\.)*+"?|[\[\]{}]|NaN|-?Infinity', re.DOTALL)

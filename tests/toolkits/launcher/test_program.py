@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from support.patience import PATIENCE_S
+from toolbus.untrusted_text import SHOWN_CHARS
 from toolbus_toolkits.launcher import (
     LaunchFailed,
     Program,
@@ -138,7 +139,7 @@ async def test_the_last_lines_say_why_a_program_ended() -> None:
         ending = r"it ended with status 4; its last line was: no \x1b[31msettings"
         assert running.ending() == ending
     assert lines == running.last_lines
-    assert len(lines[0]) == 500
+    assert len(lines[0]) == SHOWN_CHARS
 
 
 async def test_of_a_flood_of_lines_only_the_last_of_each_read_remain() -> None:

@@ -33,8 +33,11 @@ __all__ = [
 MAX_FILES = 1_000
 """Files of one bundle; hidden ones count in a zip."""
 MAX_FILE_BYTES = 8 * 1024 * 1024
+"""Of one file: a few bytes of a zip unpack to any number."""
 MAX_BYTES = 64 * 1024 * 1024
 """Of all files, and of a zip itself."""
+# Others write the paths: with longer and deeper ones a file system, or another program, fails
+# halfway through.
 _MAX_PATH_BYTES = 240
 _MAX_DEPTH = 16
 _MAX_DIRECTORY_BYTES = 1024 * 1024

@@ -16,6 +16,7 @@ from toolbus_toolkits.credentials.model import StoreUnavailable
 __all__ = ["locked", "read_private", "write_private"]
 
 MAX_FILE_BYTES = 32 * 1024 * 1024
+"""It is read into memory as a whole, also if another program has filled it."""
 
 
 def read_private(path: Path, what: str) -> bytes | None:

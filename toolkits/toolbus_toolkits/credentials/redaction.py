@@ -14,6 +14,7 @@ Redact: TypeAlias = Callable[[str], str]
 """Returns a text without values, such as `CredentialResolver.redact`."""
 _MIN_FORM_CHARS = 5  # shorter ones would occur by chance
 _MIN_LINE_CHARS = 8
+"""Shorter lines of a value, such as `{` or `true,`, are in many texts that hold no secret."""
 
 
 def redacted_json(value: Any, redact: Redact) -> Any:

@@ -27,8 +27,10 @@ from toolbus.untrusted_text import one_line
 __all__ = ["MAX_COLUMNS", "Scene", "SceneFailed", "SceneOutput", "run_scenes", "table"]
 
 MAX_COLUMNS = 100
+"""Longer lines are hard to read."""
 _INDENT = 4
 _LABEL_CHARS = 10
+"""The width of the column of labels."""
 _SCENE_S = 300.0
 """After which a scene is taken to hang; far above what one takes on a machine with much to do."""
 

@@ -26,10 +26,11 @@ __all__ = ["AssessedPaths"]
 _MAX_AGE_S = 600.0
 """A person has 300 s to answer by default, and a turn assesses a call again after the answer. So
 one assessment is left over, and is in the way so long if the path leads elsewhere then."""
+# Of one asker, those that were assessed last; of all askers they take some 80 MB at most.
 _MAX_ASKERS = 256
 _MAX_PATHS = 1024
-"""Of one asker, those that were assessed last; of all askers they take some 80 MB at most."""
 _MAX_TARGETS = 8
+"""Of one path: a link may lead elsewhere each time that it is assessed."""
 _MANY = "?"
 """In place of further targets; no path is equal to it."""
 

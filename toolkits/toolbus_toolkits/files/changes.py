@@ -33,6 +33,7 @@ MAX_FILE_BYTES = 16 * 2**20
 _MAX_PLACES = 100_000
 """Of one `replace_all`."""
 _MAX_NAMED = 20
+"""Lines or characters in one failure: a model reads it, and a file may have thousands."""
 _NUMBERS = re.compile(r"^[ ]*\d+\t", re.MULTILINE)
 """What `read` puts before a line."""
 

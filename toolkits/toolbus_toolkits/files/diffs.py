@@ -21,6 +21,7 @@ __all__ = ["Block", "lines_of", "unified_diff"]
 
 _CONTEXT = 3
 _MAX_EDITS = 300
+"""Of one block: time and memory grow with the square."""
 _MAX_STEPS = 3_000_000
 """Less than a second. Texts with a period are equal on many diagonals, and blocks may be many."""
 _CONTEXT_CHARS = 100

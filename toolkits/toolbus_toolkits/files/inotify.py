@@ -35,6 +35,7 @@ ISDIR = 0x40000000
 
 _HEAD = struct.Struct("iIII")
 _READ_BYTES = 64 * 1024
+"""More than a thousand events; the kernel holds those that come faster."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 

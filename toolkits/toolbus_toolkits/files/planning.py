@@ -25,6 +25,7 @@ __all__ = ["CHANGE_THREADS", "Commit", "Plan", "planned", "proven"]
 
 _NO_FILE = "/dev/null"
 _LARGE_BYTES = 2**20
+"""From this size on a file waits for `_large_files`."""
 CHANGE_THREADS = WorkerThreads("changes of files", 16)
 """Threads of their own: a change may wait 5 s for the lock of a file, or for other large files, and
 on those of `FILE_THREADS` nobody could read meanwhile."""

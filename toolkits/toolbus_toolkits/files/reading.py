@@ -28,6 +28,7 @@ __all__ = ["MAX_UNKNOWN_BYTES", "ReadResult", "read_file"]
 _MAX_SHOWN = MAX_SHOWN_CHARS - 1_000
 """Of the lines; the rest is for the words below them."""
 _MAX_BYTES_OF_CHAR = 4
+"""In UTF-8 (RFC 3629) and UTF-16."""
 _CONTINUATION = bytes(range(0x80, 0xC0))
 """The bytes of UTF-8 that begin no character."""
 _NUMBER_CHARS = 8
@@ -177,6 +178,7 @@ def _count_of_chars(data: bytes) -> int:
 
 
 _BLOCK_BYTES = 1024 * 1024
+"""A file of any size is read in such blocks, between which a call can be cancelled."""
 MAX_UNKNOWN_BYTES = 16 * 2**20
 """Of a file that says it has no bytes, and has some, such as those of /proc."""
 _SIGNATURES = (

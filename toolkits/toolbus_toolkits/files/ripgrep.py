@@ -31,17 +31,17 @@ MAX_DEPTH = 64
 """So many folders deep files are found: each folder on the way is held open here."""
 _MAX_WAITING_BYTES = 1024 * 1024
 """What rg has written and nobody has taken yet; beyond it, rg waits."""
+# After less than so many bytes, so long is waited for more: rg writes each name by itself, and to
+# read it so would cost as much as the search. The first reads do not wait: most answers are short,
+# and would only come later.
 _TRICKLE_BYTES = 16 * 1024
 _TRICKLE_S = 0.003
 _FIRST_READS = 8
-"""After less than so many bytes, so long is waited for more: rg writes each name by itself, and to
-read it so would cost as much as the search. The first reads do not wait: most answers are short,
-and would only come later."""
 _MAX_RECORD_BYTES = 64 * 1024
 """Of a longer record the rest is dropped: names are shorter, and lines are cut by rg itself, but
 for characters of many code points."""
-_MAX_ERROR_BYTES = 4096
-_MAX_ERROR_CHARS = 2000
+_MAX_ERROR_BYTES = 2000
+"""rg may write a line for each of thousands of files that it cannot read."""
 _PCRE2 = "Consider enabling PCRE2"  # advice of rg that no caller can follow
 # rg holds the longest line. A tree of source files needs less than 0.1 GB; a file of one endless
 # line must not take the memory of the machine.
@@ -133,7 +133,7 @@ class Ripgrep:
         if status in (0, _NO_MATCH):
             return
         words = self._errors.decode(errors="replace").partition(_PCRE2)[0]
-        text = printable(words.strip(), _MAX_ERROR_CHARS)
+        text = printable(words.strip())
         if status < 0:
             hint = "if a file has a line of over 1 GB, leave it out by `glob`"
             raise failure("failed", f"rg was ended by signal {-status}: {text}; {hint}")

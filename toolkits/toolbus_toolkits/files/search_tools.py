@@ -43,6 +43,7 @@ Pattern = Annotated[str, Field(min_length=1, max_length=4096)]
 Limit = Annotated[int, Field(ge=1, le=10_000)]
 
 _MAX_SECONDS = 60.0
+"""A search uses all processors, and a caller chooses its pattern and its folder."""
 _ENTRY_BYTES = 40
 """Of an `Entry`, beside its name."""
 _MAX_AT_A_TIME = 4

@@ -67,7 +67,7 @@ _LINE_ENDS = ("\n", r"\n")
 _TOKEN = re.compile(r"\\(?:[xuU][0-9A-Fa-f]+|[bpPxuU]\{[^}]*\}|[pP]?.)|\[\^?\]?|.", re.DOTALL)
 """A part of a regular expression: an escape, the start of a set, or one character."""
 _HIGH_BYTE = r"(?-u:[\x80-\xff])"
-_OF_BYTES = re.compile(r"\(\?[a-zA-Z]*-[a-zA-Z]*u")
+_BYTE_MODE = re.compile(r"\(\?[a-zA-Z]*-[a-zA-Z]*u")
 """Where a pattern names bytes, as they are in the files."""
 _BOUNDARY = re.compile(r"\\[bB<>]")
 _BEYOND_ASCII = re.compile(r"\\[wWDsSpPxuU]|\.|[^\x00-\x7f]|\[.*[\^\\\x80-\U0010ffff]", re.DOTALL)
@@ -299,7 +299,7 @@ class Search:
 
     async def _read_open(self, opened: dict[bytes, int]) -> bool:
         copies = {}
-        if not _OF_BYTES.search(self._question.pattern):
+        if not _BYTE_MODE.search(self._question.pattern):
             copies = await FILE_THREADS.run(_copies_in_utf8, opened, undo=close_files)
         try:
             return await self._read_decoded({copies.get(n, opened[n]): n for n in opened})

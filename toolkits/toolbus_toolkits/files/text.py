@@ -33,6 +33,7 @@ MAX_SHOWN_CHARS = 100_000
 MAX_LINE_CHARS = 2_000
 """Of one line of it; of a longer one a part is shown."""
 _TOKEN_BYTES = 12
+"""Of 96 bits: two versions do not share a token by chance, and a model has to copy it."""
 
 
 class NotText(ValueError):

@@ -22,6 +22,7 @@ from toolbus_toolkits.workspace import replaced
 __all__ = ["ChangeResult", "TextTools"]
 
 _MAX_TEXT_CHARS = 4 * 1024 * 1024
+"""It is in memory as text, lines, bytes and a diff at once; `put` writes larger files."""
 
 NewText = Annotated[str, Field(max_length=_MAX_TEXT_CHARS)]
 

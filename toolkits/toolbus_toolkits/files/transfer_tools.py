@@ -188,6 +188,7 @@ class OpenedFile:
 _MAX_WATCHES = 32
 """In this process. Each has a thread, and one of the 128 instances of inotify of this user."""
 _MAX_WATCHES_OF_ONE = 8
+"""One caller would take all of them from the others."""
 _GRACE_S = 0.25
 """How long the end of a watch waits for its thread, which may be listing a large folder."""
 _WAITING_S = 10.0

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
-from toolbus.untrusted_text import one_line
+from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus_toolkits.launcher.process import (
     PIPE_BYTES,
     PipeName,
@@ -52,7 +52,6 @@ def program_environment(
 
 
 _LAST_LINES = 20
-_MAX_LINE_CHARS = 500
 _FLOOD_PAUSE_S = 0.02
 """So long a flood of lines waits in its pipe, so that the event loop has time for other work."""
 
@@ -99,7 +98,7 @@ class RunningProgram:
 
     @property
     def last_lines(self) -> list[str]:
-        """The last 20 lines of stderr, escaped, each of at most 500 characters."""
+        """The last 20 lines of stderr, escaped and cut to `SHOWN_CHARS`."""
         return list(self._lines)
 
     def ending(self) -> str:
@@ -167,7 +166,7 @@ class RunningProgram:
             asyncio.get_running_loop().call_later(_FLOOD_PAUSE_S, pipe.resume_reading)
 
     def _keep(self, line: bytes) -> None:
-        text = one_line(self._redact(line.decode(errors="replace")).strip(), _MAX_LINE_CHARS)
+        text = one_line(self._redact(line.decode(errors="replace")).strip(), SHOWN_CHARS)
         if text:
             self._lines.append(text)
             if self._on_line is not None:

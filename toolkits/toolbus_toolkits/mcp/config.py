@@ -51,6 +51,7 @@ __all__ = [
 HOME_FILE = "mcp.json"
 """The file of `TOOLBUS_HOME` that bundles add their servers to."""
 MAX_SERVERS = 256
+"""Each may be a program that runs here, and callers may add entries."""
 MAX_REASON_CHARS = 1_000
 """Why a server is not used: what its file or a room said, as `mcp.list` shows it to all callers."""
 

@@ -51,9 +51,12 @@ ConnectionState: TypeAlias = Literal["connecting", "connected", "failed", "close
 
 _FIRST_DELAY_S = 0.5
 _MAX_DELAY_S = 60.0
+"""A program that ends at once would be started again and again, with a line in the log each
+time."""
 _LATER_S = 1.0
 """The SDK's time-out comes after that of the host, whose error is the better one."""
 _MAX_PAGES = 100
+"""A server may answer with one more cursor each time, and with no tool."""
 _SLICE = 50
 """Tools that are looked at in one piece."""
 _LIST_PAUSE_S = 1.0

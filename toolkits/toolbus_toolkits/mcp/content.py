@@ -20,6 +20,7 @@ from toolbus_toolkits.credentials.redaction import Redact, redacted_bytes, redac
 __all__ = ["failure_text", "make_valid", "progress_value", "to_chunk", "without_values"]
 
 _MAX_FAILURE_CHARS = 4_000
+"""Less than an error may have (PROTOCOL.md, ERR-7), so that a mark shows where it was cut."""
 _METHOD = "tools/call"
 _MEMBERS = frozenset({"_meta", "content", "isError", "resultType", "structuredContent"})
 _BLOCKS = TypeAdapter(Annotated[list[types.ContentBlock], FailFast()])

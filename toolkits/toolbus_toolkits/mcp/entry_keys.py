@@ -85,6 +85,7 @@ _TRANSPORTS: Mapping[str, str] = {
 _MOST_S = {"timeout_s": 3_600.0, "connect_timeout_s": 600.0}
 """A time above this is milliseconds: no editor that counts seconds takes more."""
 MAX_S = {"timeout_s": 24 * 3_600.0, "connect_timeout_s": 600.0}
+"""A caller would wait for days for a server that does not answer."""
 
 _IGNORED = frozenset(
     # They loosen what an editor asks its user before a call; here the grants of callers decide.
@@ -103,9 +104,9 @@ _NO_NAME = re.compile(r"[\\^$|(){}+!]|^/.*/$")
 _OFF_STATES = ("disabled", "off", "stopped", "inactive", "paused", "blocked", "denied", "hidden")
 _MAX_NESTED = 10_000
 """Values in a key that is not known: each takes some microseconds, and callers may add entries."""
+# Of one list: each tool that a server lists is compared with all of them.
 _MAX_NAMES = 1_000
 _MAX_GLOBS = 100
-"""Of one list: each tool that a server lists is compared with all of them."""
 
 
 def _chooses(value: object) -> bool:

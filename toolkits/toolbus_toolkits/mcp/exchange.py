@@ -51,7 +51,9 @@ _SLICE = 50
 _MAX_PROBLEMS = 1_000
 """Of one slice: one with more is left as it is."""
 _MAX_NAME_CHARS = 1_000
+"""A server chooses its names, and they are in memory and in each comparison."""
 _MAX_LEFT_OUT = 2_000
+"""A server may list invalid tools without end: beyond it the rest is not remembered."""
 TOO_MANY = f"a toolkit has at most {MAX_TOOLS:,} tools: choose with enabledTools or disabledTools"
 """Why a tool beyond those is left out."""
 

@@ -47,6 +47,7 @@ __all__ = ["EVENTS", "sse", "streamable_http", "without_query"]
 
 EVENTS = "text/event-stream"
 _MAX_ERROR_BYTES = 64 * 1024
+"""A gateway may answer with a page of any length, of which a few words are used."""
 _ERROR_TIME_S = 2.0
 """How long the words of an error are read: the status alone ends its request."""
 _WORD_KEYS = ("error_description", "message", "detail", "error", "title", "reason")
@@ -59,12 +60,14 @@ _VERSION = "mcp-protocol-version"
 _END_S = 2.0
 """How long a server may take to answer that the session ends."""
 _MAX_FAILED_RESUMES = 2
+"""A server that ends each stream at once would get requests until the call times out."""
+# Bounds of the pause that a server asks for before its stream is opened again.
 _MIN_RETRY_S = 0.1
 _MAX_RETRY_S = 60.0
-"""Bounds of the pause that a server asks for before its stream is opened again."""
 _MAX_DOUBLINGS = 10
 """From the shortest pause to the longest; a thousand would exceed what a float can hold."""
 _MAX_ID_CHARS = 4_096
+"""It goes back in a header, and servers refuse a request with headers of some 8 KiB."""
 _NO_ACCESS = frozenset({401, 404})
 """Statuses that say something of the whole session."""
 

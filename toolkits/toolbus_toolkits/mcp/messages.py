@@ -126,11 +126,13 @@ MAX_RAW_WORDS = 4_000
 _MAX_VALUES = 200_000
 """They take 0.1 s to read."""
 _UNCOUNTED_BYTES = 64 * 1024
+"""A text of so many bytes has fewer than `_MAX_VALUES` values."""
 _MAX_DEPTH = 200
 """As for pydantic, which cannot write what is deeper than 255."""
 _LONG_S = 0.005
 """A server whose messages take longer than this to read takes turns with the rest."""
 _SEARCHED_BYTES = 64 * 1024
+"""An id is near the start or the end: all 16 MiB would be searched while the event loop waits."""
 _BOM = b"\xef\xbb\xbf"
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}]', re.DOTALL)
 _ID_VALUE = re.compile(r'\s*:\s*(-?\d{1,18}(?:\.0+)?(?=[\s,}])|"(?:[^"\\]|\\.){0,200}")')

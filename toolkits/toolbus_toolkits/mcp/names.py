@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 __all__ = ["tool_name", "tool_names", "toolkit_name"]
 
+# Of toolkits and tools (PROTOCOL.md, REG-3); of names that are cut, a hash tells them apart.
 _MAX_CHARS = 64
 _HASH_CHARS = 8
 _TAKEN = frozenset({"mcp"})

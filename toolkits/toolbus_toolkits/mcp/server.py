@@ -34,6 +34,7 @@ from toolbus_toolkits.mcp.transports import ServerAccess
 __all__ = ["McpServer"]
 
 _MAX_RULE_CHARS = 2_000
+"""Rules are part of each request to a model that has the toolkit."""
 _CANCEL_AGAIN_S = 3.0
 _MAX_NAMED = 100
 """Names of an entry that are looked up in the list, which may be long."""

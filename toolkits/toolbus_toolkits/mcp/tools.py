@@ -35,6 +35,7 @@ from toolbus_toolkits.mcp.names import tool_names
 
 __all__ = ["MAX_DESCRIPTION_CHARS", "ListedTools", "McpTool", "Opener", "origin_of", "tools_of"]
 
+# Texts of a server are part of each request to a model, and all its tools share one manifest.
 MAX_DESCRIPTION_CHARS = 8_000
 _MAX_TITLE_CHARS = 1_000
 
@@ -197,9 +198,9 @@ class McpTool(Tool):
 
 _SLICE_S = 0.01
 """How long the event loop is held, but for the last tool of a slice."""
+# Of a manifest, for all that is not its tools: rules, and what is left out and unchecked.
 _RESERVED_BYTES = 64 * 1024
 _RESERVED_VALUES = 2_000
-"""Of a manifest, for all that is not its tools: rules, and what is left out and unchecked."""
 _SHORTER_CHARS = (1_000, 300, 100)
 """To what descriptions are cut, step by step, before a tool is left out for the size of all."""
 _TOO_LARGE = (

@@ -150,6 +150,7 @@ def _program(entry: ServerEntry, access: ServerAccess) -> Program:
 
 
 _READ_BYTES = 64 * 1024
+"""At a time, so that a program which writes without end leaves time for others."""
 _MAX_BAD_LINES = 100
 """Lines that may be no messages before the first one that is: some servers print words at their
 start, and a program that prints more is no server. One that has spoken may print what it likes."""

@@ -43,6 +43,7 @@ SECRET_QUERY = "toolbus.secret_query"
 The transport adds it, because the client logs the URLs of its requests.
 """
 MAX_REDIRECTS = 10
+"""Two servers may redirect to each other without end."""
 MAX_TRIES = 5
 """How often one request is sent, with the answers 429 and 503."""
 NOT_SENT = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.InvalidURL)

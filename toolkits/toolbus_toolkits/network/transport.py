@@ -62,6 +62,7 @@ _RESOLVER = HostResolver()
 _KEEP_ALIVE_S = 5.0
 _CONNECTIONS = 100
 _MAX_IDLE_CONNECTIONS = 20
+"""Each holds a descriptor here and a place at its server, for `_KEEP_ALIVE_S`."""
 
 
 class ResponseTooLarge(ToolFailed):

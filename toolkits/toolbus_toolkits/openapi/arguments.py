@@ -40,6 +40,7 @@ __all__ = [
     "toolkit_name",
 ]
 
+# Tools: PROTOCOL.md, REG-3. Anthropic refuses parameters with longer names.
 _MAX_NAME = 64
 _DIGEST_CHARS = 8
 

@@ -50,7 +50,9 @@ __all__ = [
 ]
 
 MAX_DOCUMENT_BYTES = 32 * 1024 * 1024
+"""It is in memory as bytes, as text, and as values that take several times as much."""
 _MAX_DEPTH = 100
+"""Each level takes frames of Python, which ends at 1,000."""
 _MAX_VALUES = 4_000_000
 """Values of one document, where each use of a YAML alias counts anew."""
 _TOO_DEEP = f"nests deeper than {_MAX_DEPTH} levels"
@@ -159,6 +161,7 @@ def _plain(value: Any, depth: int, budget: Iterator[int]) -> Any:
 Retrieve: TypeAlias = Callable[[str], dict[str, Any]]
 """Returns the document of an address. Raises `SpecError` if it may not be read."""
 _MAX_CHAIN = 32
+"""References may lead in a circle."""
 
 
 class Place(NamedTuple):
@@ -255,6 +258,7 @@ def _shown(ref: Any) -> str:
 
 
 _MAX_DOCUMENTS = 64
+"""Each reference may name one more address, to which a request is sent."""
 _TIMEOUT_S = 30.0
 """Seconds for one document."""
 _TOTAL_S = 60.0

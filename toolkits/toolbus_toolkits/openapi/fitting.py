@@ -213,6 +213,7 @@ def _name_in(line: str) -> str:
 _OVERHEAD = 48 * 1024
 """Bytes of a manifest beside its tools: texts of the toolkit, and what is left out."""
 _MAX_TAGS = 20
+"""They are in one message, and an API may have hundreds."""
 
 
 class TextLimits(NamedTuple):

@@ -27,6 +27,7 @@ from toolbus_toolkits.openapi.requests import PreparedRequest
 __all__ = ["PageRule", "ReadResponse", "next_request", "result_of"]
 
 _MAX_EXCERPT = 2_000
+"""Of the body, in the details: an error has 32 KiB for them (PROTOCOL.md, ERR-7)."""
 _MAX_REASON = 300
 """How much of a failure's body is in the message itself."""
 _POSTPONED = (429, 503)

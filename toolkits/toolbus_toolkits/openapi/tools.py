@@ -38,6 +38,7 @@ __all__ = ["SAFE_METHODS", "OperationCall", "make_tool"]
 
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS", "TRACE")
 """The methods that change nothing where a server keeps to HTTP (RFC 9110)."""
+# A person decides by them about a call: its URL and its body may have megabytes.
 _MAX_SHOWN_CHARS = 1_000
 _MAX_PREVIEW_CHARS = 16_000
 

@@ -57,6 +57,7 @@ __all__ = ["Offer", "RegistryHub", "config_path", "read_sources", "write_sources
 _SOURCE: TypeAdapter[RegistrySource] = TypeAdapter(RegistrySource)
 _DOWNLOAD_S = 600.0
 _MAX_LEFT_OUT = 20
+"""Of each source: one with thousands would hide the results of the others."""
 
 
 _Registry: TypeAlias = IndexRegistry | AgxRegistry | ClawhubRegistry | LocalRegistry

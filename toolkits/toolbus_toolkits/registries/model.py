@@ -52,6 +52,7 @@ SourceType: TypeAlias = Literal["local", "index", "agx", "clawhub"]
 Kind: TypeAlias = Literal["bundle", "skill"]
 
 _DESCRIPTION_CHARS = 1_024
+"""A source chooses it, and lists have hundreds of them."""
 _SOURCE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 _NAME = re.compile(r"(?:@[A-Za-z0-9_-]{1,64}/)?[A-Za-z0-9](?:[A-Za-z0-9 ._-]{0,62}[A-Za-z0-9])?")
 _VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]{0,63}")

@@ -37,6 +37,7 @@ _MAX_INSIDE = 1_024
 _MAX_SHOWN = 4
 """How many commands a message tells about; the preview has more."""
 _SOURCE_CHARS = 80
+"""Of one command: a message has `_MAX_SHOWN` of them."""
 _MAX_PREVIEW_LINES = 100
 """Each of at most 300 characters: a preview has room for 64 KiB, and nobody reads more."""
 _REPEATS = re.compile(r"\b(?:for|while|until|select|function|coproc)\b|\(\s*\)")

@@ -29,23 +29,23 @@ __all__ = ["MAX_CHARS", "Job", "Jobs", "WrittenLines"]
 
 MAX_CHARS = 30_000
 """Of one answer, as models read it: some 8,000 tokens."""
+# What is kept of one command, its beginning and its end: the first error of a build is at the
+# beginning, its summary at the end. Some 40 answers of `read`, and 1.25 MB of ASCII.
 _HEAD_CHARS = 256 * 1024
 _TAIL_CHARS = 1024 * 1024
-"""What is kept of one command, its beginning and its end: the first error of a build is at the
-beginning, its summary at the end. Some 40 answers of `read`, and 1.25 MB of ASCII."""
 _MAX_PIECES = 1_000
 """Pieces of a few characters each would cost many times what they say."""
+# After so many bytes a job's output waits for so long: what writes 40 MB/s has room, and what
+# writes without an end takes a tenth of a processor here, and not all of it.
 _BURST_BYTES = 4 * 1024 * 1024
 _PAUSE_S = 0.1
-"""After so many bytes a job's output waits for so long: what writes 40 MB/s has room, and what
-writes without an end takes a tenth of a processor here, and not all of it."""
 _MAX_RUNNING = 64
 """Of all callers together."""
+# Jobs that are kept after their end, of one caller and of all, and the output of all: the oldest
+# are left out.
 _MAX_ENDED_OF_ONE = 64
 _MAX_ENDED = 1_024
 _MAX_ENDED_CHARS = 64 * 1024 * 1024
-"""Jobs that are kept after their end, of one caller and of all, and the output of all: the oldest
-are left out."""
 _END_S = 1.0
 _WRITE_S = 5.0
 

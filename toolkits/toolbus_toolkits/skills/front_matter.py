@@ -38,6 +38,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _LONG_NUMBER = re.compile(r"[-+0-9][0-9_:.]{64}")
 """To the base of 60 it would take time in proportion to the square of its length."""
 _MAX_NUMBER = 2**63
+"""A larger one cannot be sent (PROTOCOL.md, BODY-1)."""
 
 
 def read_front_matter(text: str) -> tuple[dict[str, Any], str]:

@@ -45,6 +45,7 @@ _OTHERS = (
 )
 _LINE = "- {name}: {description}"
 _SHOWN_CHARS = 1_024
+"""Of each text of a skill in the prompt, which is part of each request to a model."""
 # Of what a caller reads: a skill of others may have any number of files of any size.
 MAX_FILES = 200
 _MAX_DEPTH = 6

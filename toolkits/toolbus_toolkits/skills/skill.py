@@ -236,6 +236,7 @@ MAX_SKILL_BYTES = 256 * 1024
 """The largest `SKILL.md`, and what is read of another file."""
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9 ._-]{0,62}[A-Za-z0-9])?")
 _MAX_DESCRIPTION_CHARS = 4_096
+"""A list of skills has all descriptions; agentskills.io has 1,024."""
 
 
 class SkillRefused(Exception):

@@ -211,6 +211,7 @@ def _fd(command: SimpleCommand) -> Effect:
 _OPEN_TO_ALL = re.compile(r"[0-7]{0,4}[2367]")
 _OPENS_TO_ALL = re.compile(r"(?:.*,)?[ugoa]*[oa][ugoa]*[-+=rxXst]*[+=][rxXst]*w.*")
 _MAX_LINKS = 20
+"""Each link is combined with each source."""
 _ROOT = re.compile(r"/*|/+[^/]+/*|~[^/]*/*|\.\.(?:/+\.\.)*/*")
 
 

@@ -36,6 +36,7 @@ from toolbus_toolkits.shell.reading.words import WordReader
 __all__ = ["read_line"]
 
 MAX_LINE_LENGTH = 65_536
+"""Callers choose the line, and reading it takes time in proportion."""
 # The grammar takes long where it does not understand many of them: 90 ms for 4,096 times `<`.
 # Here-documents have none.
 MAX_MARKS = 4_096

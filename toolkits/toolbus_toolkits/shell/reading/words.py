@@ -13,9 +13,9 @@ from toolbus_toolkits.shell.reading.parts import UnreadableError, Word
 
 __all__ = ["WordReader", "decode_ansi_c", "expand_braces"]
 
+# `{a,b}` ten times over is a thousand words, of each of which the resolver asks what it names.
 MAX_WORDS = 64
 MAX_BRACES = 16
-"""`{a,b}` ten times over is a thousand words, of each of which the resolver asks what it names."""
 
 _RANGE = re.compile(r"(-?[0-9]{1,9})\.\.(-?[0-9]{1,9})")
 
