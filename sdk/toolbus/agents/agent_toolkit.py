@@ -35,7 +35,7 @@ from toolbus.wire.flow_control import MAX_PROGRESS_BYTES
 __all__ = ["MAX_NAME_CHARS", "AgentToolkit", "AskedAgents", "HostedAgent"]
 
 MAX_NAME_CHARS: Final = 200
-"""Of the name of a conversation."""
+"""Of the name of a conversation: callers choose it, and it is a key in memory and in a store."""
 _AGENT = "agent"
 """The annotation of the toolkit of an agent; its value is true. Anybody can claim it."""
 _TOOLS = frozenset({"ask", "about", "forget"})

@@ -31,7 +31,7 @@ _ALIAS = re.compile(r"[a-z0-9-]{1,32}")
 _NO_ALIAS = "?"  # shown before the names of an issuer that no request can name (NAME-4)
 
 MAX_NAME_CHARS = 128
-"""The longest name or role of a participant, in characters."""
+"""Of a name or a role: each dispatch and event has them (PROTOCOL.md, TOKEN-7)."""
 _LETTERS_AND_DIGITS = frozenset({"Lu", "Ll", "Lo", "Lm", "Mn", "Mc", "Nd"})
 _MARKS = frozenset({"Mn", "Mc"})
 # Characters of these categories that have no shape of their own.

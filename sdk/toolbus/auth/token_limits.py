@@ -7,4 +7,4 @@ __all__ = ["LEEWAY_S", "MAX_JWT_BYTES"]
 LEEWAY_S = 60.0
 """The most by which the clocks of issuer and server may differ, in seconds."""
 MAX_JWT_BYTES = 7 * 1024
-"""The longest JWT that is minted or read."""
+"""It has to fit a header of 8 KiB (PROTOCOL.md, CONN-5)."""

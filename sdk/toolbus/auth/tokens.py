@@ -38,7 +38,7 @@ __all__ = [
 AUDIENCE = "toolbus"
 """The audience that every token names."""
 MAX_TOKEN_LIFE_S = 24 * 3600
-"""The longest life of a token, in seconds."""
+"""In seconds: a stolen token is of use, and a revoked one remembered, for as long (TOKEN-3)."""
 _MAX_ROOM_PATTERNS = 64
 """Each connection compares the name of its room with all of them (PROTOCOL.md, TOKEN-4)."""
 _MAX_JTI_CHARS = 128

@@ -389,7 +389,7 @@ Chunk: TypeAlias = JsonChunk | TextChunk | FileChunk | LinkChunk | EmptyChunk | 
 
 _EMPTY = EmptyChunk()
 MAX_PARTS = 4_096
-"""How many chunks a mixed one may have."""
+"""Of a mixed chunk: each is an object, of a byte or two in a frame (PROTOCOL.md, BODY-4)."""
 _HEAD_BYTES = 16
 """What the fields around a text may need."""
 

@@ -33,7 +33,7 @@ WINDOW_S = 10.0
 MAX_ROWS = 200
 """The number of tools with their own row; all others are counted together."""
 MAX_DURATIONS = 2_000
-"""The number of durations kept per row."""
+"""Of each row: they are sorted for each picture."""
 _MAX_ERRORS = 200
 """All calls of a busy room may fail, for as long as it is watched."""
 _STEP_S = 0.1

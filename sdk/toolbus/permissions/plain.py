@@ -32,13 +32,13 @@ __all__ = [
 ]
 
 MAX_MESSAGE_CHARS = 2_000
-"""The longest `message`, `hint` and `refusal`."""
+"""Of `message`, `hint` and `refusal`: a person reads them before an answer (ASSESS-6)."""
 MAX_PREVIEW_BYTES = 64 * 1024
-"""The longest `preview`, in UTF-8."""
+"""Of `preview`, in UTF-8: a person reads it too (PROTOCOL.md, ASSESS-6)."""
 MAX_SUGGESTIONS = 5
-"""The most rules that one assessment suggests."""
+"""Rules of one assessment, of which a person chooses one (PROTOCOL.md, ASSESS-6)."""
 MAX_MATCHES = 64
-"""The most patterns that one question has, and so its answer."""
+"""Patterns of one question: all are compared with all parts of an input (ASSESS-2)."""
 MAX_MATCHES_BYTES = 16 * 1024
 """Of all these patterns together, in UTF-8."""
 MAX_PARTS = 256

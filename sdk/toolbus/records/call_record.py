@@ -22,7 +22,7 @@ Decision: TypeAlias = Literal["allowed", "denied"]
 OK = "ok"
 """The outcome of a call that returned its result; the others are codes of errors."""
 MAX_TEXT_CHARS = 256
-"""A longer name or id is cut to this length."""
+"""Of a name or an id: others choose it, and each record has it."""
 
 _DENIED_BY: Mapping[str, str] = MappingProxyType(
     {

@@ -16,7 +16,7 @@ from toolbus.untrusted_text import json_text
 __all__ = ["MAX_ARGUMENT_CHARS", "Identified", "Recording", "whole_arguments"]
 
 MAX_ARGUMENT_CHARS = 2_000
-"""Longer arguments are cut to this length, as JSON."""
+"""Of arguments, as JSON: each call would add up to a megabyte to a file of records."""
 _MAX_ITEMS, _MAX_STRING, _MAX_INT_BITS = 50, 500, 64
 
 

@@ -27,6 +27,7 @@ from toolbus.settings import RoomSettings, Token, check_url
 from toolbus.telemetry.tracing import Tracing
 from toolbus.tools.tool_run import Participant
 from toolbus.tools.toolkit import Toolkit
+from toolbus.untrusted_text import SHOWN_CHARS
 from toolbus.wire import Admin
 
 if TYPE_CHECKING:  # few programs watch calls or have a lock file
@@ -35,7 +36,6 @@ if TYPE_CHECKING:  # few programs watch calls or have a lock file
 
 __all__ = ["RoomClient", "client_of", "settings_of"]
 
-_MAX_SHOWN_CHARS = 128  # of a room or a name in `repr`
 _logger = bounded_logger(__name__)
 _UNENTERED: Any = NotEnteredProxy()
 
@@ -246,7 +246,7 @@ class RoomClient(Room):
         facts = [str(chosen["url"] or "")]
         for what in ("room", "name"):
             if chosen[what]:
-                facts.append(f"{what} {str(chosen[what])[:_MAX_SHOWN_CHARS]!r}")
+                facts.append(f"{what} {str(chosen[what])[:SHOWN_CHARS]!r}")
         return f"<{type(self).__name__} {', '.join(filter(None, [*facts, self._state]))}>"
 
     async def closed(self) -> None:

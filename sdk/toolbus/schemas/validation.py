@@ -59,7 +59,7 @@ class UnknownArgument(Exception):
 
 
 MAX_VIOLATIONS = 32
-"""How many invalid values one error names."""
+"""Of one error: each item of a long list may be invalid, and a model reads all that is named."""
 _MAX_VIOLATIONS_BYTES = 16 * 1024
 """Of their paths and messages: with more than 32 KiB an error would lose its details (ERR-7)."""
 

@@ -81,7 +81,7 @@ TOOL_CALLS: Final = "toolbus.tool.calls"
 TOOL_CALLS_ACTIVE: Final = "toolbus.tool.calls.active"
 
 MAX_NAME_CHARS = 256
-"""Longer names are truncated."""
+"""Others choose names, and spans with them wait in memory for the collector."""
 _MAX_MESSAGE_CHARS = 1_024
 """What a tool writes about its failure: each span with it waits in memory for the collector."""
 

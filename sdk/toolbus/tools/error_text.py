@@ -30,9 +30,9 @@ _TOOL = re.compile(r"[a-z][a-z0-9_-]{0,63}\.[A-Za-z0-9_-]{1,64}")
 
 
 _MAX_MEMBERS = 8
-"""Of a group of exceptions, whose texts are sent."""
+"""Of a group of exceptions, whose texts are sent: a message has 4,096 characters (ERR-7)."""
 _MAX_GROUPS = 64
-"""Groups and members that are looked at."""
+"""Groups and members that are looked at: a tool may raise thousands, one within another."""
 
 
 def refused_call(error: BaseException) -> dict[str, str] | None:

@@ -27,7 +27,7 @@ from toolbus.untrusted_text import one_line
 __all__ = ["MAX_DEFINITIONS", "AgentState", "DefinitionKey", "SeenDefinitions", "definition_key"]
 
 MAX_DEFINITIONS = 1_000
-"""The most definitions that a state keeps."""
+"""Of a state, which is saved as a whole: tools come and go for as long as an agent lives."""
 _MAX_NAME_CHARS = 1_024
 """Of a name in a state that somebody else wrote: issuers may be addresses."""
 

@@ -15,7 +15,7 @@ PLAIN: frozenset[type] = frozenset({str, int, bool, type(None)})
 """Types whose values every packer writes alike, and which contain no other values."""
 PLAIN_OR_BYTES: frozenset[type] = PLAIN | {bytes}
 """The same for parts that may hold byte strings."""
-# Of the path in an error and a log line: a key may be as long as its frame, 64 MiB.
+# Of the path in an error and in a line of a log: a key may be as long as its frame.
 _MAX_STEP_CHARS = 128
 _MAX_POINTER_CHARS = 1_024
 Location: TypeAlias = "tuple[Location | None, Any]"
