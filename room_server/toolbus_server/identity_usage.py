@@ -36,11 +36,11 @@ MAX_WORK_S = 5.0
 MAX_CHANGES = 10_000
 """Changes in a window: five times those of one connection, for a thousand hosts that reconnect."""
 MAX_MANIFEST_BYTES = 64 * 1024 * 1024
-"""Bytes of the different manifests in all rooms."""
+"""Bytes of the different manifests in all rooms (PROTOCOL.md, REG-27)."""
 MAX_WAITING_REQUESTS = 4_096
 """Requests in slices that have not ended: four times those of one lane of a connection."""
 MAX_WAITING_BYTES = 64 * 1024 * 1024
-"""Bytes of these requests."""
+"""Bytes of these requests (PROTOCOL.md, REG-27)."""
 MIN_SUBSCRIPTION = 1_024
 """What a subscription counts at least, in toolkits: so there are at most 1,024 subscriptions."""
 MAX_SUBSCRIBED_TOOLKITS = 1_024 * MIN_SUBSCRIPTION

@@ -37,9 +37,9 @@ __all__ = [
 ]
 
 MAX_PAGE = 100
-"""The maximum number of items in one page of a list."""
+"""Items of one page of a list: all are packed in one step (PROTOCOL.md, REG-13)."""
 MAX_PAGE_BYTES = 256 * 1024
-"""A page with more bytes than this gets no further item."""
+"""A page with more bytes than this gets no further item (PROTOCOL.md, REG-13)."""
 STREAM_OPTION_TYPES: Mapping[str, type] = {
     "credit_chunks": int,
     "credit_bytes": int,

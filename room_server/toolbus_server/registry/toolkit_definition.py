@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 MAX_HEAD_BYTES = 512 * 1024
-"""Bytes of all fields of a manifest but its tools."""
+"""Of all fields of a manifest but its tools (PROTOCOL.md, REG-2)."""
 _ANNOTATIONS = ("annotations",)
 _pack = msgspec.msgpack.Encoder().encode
 

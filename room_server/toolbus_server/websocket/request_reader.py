@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 MAX_LINE_BYTES = 8 * 1024
-"""The first line, and each header, with its end."""
+"""The first line, and each header, with its end: anyone may send them (PROTOCOL.md, CONN-5)."""
 MAX_HEADERS = 64
 """Headers of a request."""
 MAX_HEADERS_BYTES = 16 * 1024
