@@ -31,7 +31,7 @@ __all__ = ["MAX_FILE_BYTES", "Change", "Changed", "Editing", "Inserting", "Writi
 MAX_FILE_BYTES = 16 * 2**20
 """Of a file that is changed: it is in memory as bytes and as text, before and after."""
 _MAX_PLACES = 100_000
-"""Of one `replace_all`."""
+"""Of one `replace_all`: each is an object, and a letter may stand there millions of times."""
 _MAX_NAMED = 20
 """Lines or characters in one failure: a model reads it, and a file may have thousands."""
 _NUMBERS = re.compile(r"^[ ]*\d+\t", re.MULTILINE)

@@ -159,7 +159,7 @@ SecretCounts: TypeAlias = LastUsed[tuple[str, FileFilter], tuple[float, int]]
 and what is searched there. To count them costs a walk over the tree, a third of a search; and
 searches come in bursts."""
 MAX_COUNTS = 64
-"""Of `SecretCounts`."""
+"""Folders whose counts are remembered: callers choose them."""
 
 
 class Search:

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 MAX_SHOWN_CHARS = 100_000
-"""Of the text of one result."""
+"""Of the text of one result: a model reads it, some 25,000 tokens."""
 MAX_LINE_CHARS = 2_000
 """Of one line of it; of a longer one a part is shown."""
 _TOKEN_BYTES = 12

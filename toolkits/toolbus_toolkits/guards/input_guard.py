@@ -124,7 +124,7 @@ def _escaped(name: str) -> str:
 
 
 _MAX_CHARS = 64 * 1024
-"""How much of a text the patterns look at."""
+"""How much of a text the patterns look at: their time grows with it."""
 
 
 @dataclass(frozen=True, slots=True)

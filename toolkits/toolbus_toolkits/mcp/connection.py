@@ -28,9 +28,10 @@ from toolbus import Omission, RoomException, ToolFailed, Unavailable
 from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency.tasks import is_cancelled
 from toolbus.untrusted_text import one_line
+from toolbus.wire import MAX_TOOLS
 from toolbus_toolkits.credentials.redaction import redacted_json
 from toolbus_toolkits.mcp.config import ServerEntry
-from toolbus_toolkits.mcp.exchange import MAX_TOOLS, TOO_MANY, SeenTools, ToolLists, exchange
+from toolbus_toolkits.mcp.exchange import TOO_MANY, SeenTools, ToolLists, exchange
 from toolbus_toolkits.mcp.http_transports import without_query
 from toolbus_toolkits.mcp.log_budget import LogBudget
 from toolbus_toolkits.mcp.messages import (

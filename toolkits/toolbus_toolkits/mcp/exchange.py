@@ -27,6 +27,7 @@ from pydantic import ValidationError
 from toolbus import Omission
 from toolbus.bounded_logging import bounded_logger
 from toolbus.untrusted_text import one_line
+from toolbus.wire import MAX_TOOLS
 from toolbus_toolkits.credentials.redaction import Redact
 from toolbus_toolkits.mcp.content import make_valid
 from toolbus_toolkits.mcp.log_budget import LogBudget
@@ -39,10 +40,8 @@ from toolbus_toolkits.mcp.messages import (
     Streams,
 )
 
-__all__ = ["MAX_NAMES", "MAX_TOOLS", "TOO_MANY", "SeenTools", "ToolLists", "exchange"]
+__all__ = ["MAX_NAMES", "TOO_MANY", "SeenTools", "ToolLists", "exchange"]
 
-MAX_TOOLS = 1_000
-"""Tools of one toolkit."""
 MAX_NAMES = 2_000
 """Names of a list that are remembered."""
 _METHOD = "tools/list"

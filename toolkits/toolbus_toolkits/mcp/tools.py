@@ -23,13 +23,19 @@ from toolbus.schemas.foreign import usable_schema
 from toolbus.schemas.text import shortened, with_short_texts
 from toolbus.tools.toolkit import MAX_RESULT_BYTES
 from toolbus.untrusted_text import one_line
-from toolbus.wire import MAX_MANIFEST_BYTES, MAX_MANIFEST_VALUES, BadBody, pack_body
+from toolbus.wire import (
+    MAX_MANIFEST_BYTES,
+    MAX_MANIFEST_VALUES,
+    MAX_TOOLS,
+    BadBody,
+    pack_body,
+)
 from toolbus.wire.body_steps import run_steps
 from toolbus.wire.manifest import read_tool
 from toolbus_toolkits.credentials.references import refuse_references
 from toolbus_toolkits.mcp.connection import ServerConnection
 from toolbus_toolkits.mcp.content import failure_text, progress_value, to_chunk, without_values
-from toolbus_toolkits.mcp.exchange import MAX_TOOLS, TOO_MANY
+from toolbus_toolkits.mcp.exchange import TOO_MANY
 from toolbus_toolkits.mcp.messages import MAX_WORDS, ServerError
 from toolbus_toolkits.mcp.names import tool_names
 

@@ -27,9 +27,9 @@ __all__ = [
 ]
 
 MAX_FRONT_MATTER_BYTES = 64 * 1024
-"""The largest front matter, in bytes of UTF-8."""
+"""In UTF-8: others write it, and YAML takes long to read."""
 MAX_DEPTH = 16
-"""How deep lists and mappings may be nested."""
+"""Of lists and mappings: each level takes frames of Python."""
 MAX_VALUES = 5_000
 """How many values, keys included, a front matter may have."""
 _FENCE = re.compile(r"^(?:---|\.\.\.)[ \t]*\r?$", re.MULTILINE)

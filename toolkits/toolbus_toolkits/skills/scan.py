@@ -29,7 +29,7 @@ from toolbus_toolkits.skills.skill import (
 __all__ = ["MAX_FOLDERS", "SkillScanner", "SkippedSkill"]
 
 MAX_FOLDERS = 5_000
-"""How many folders of one source are searched."""
+"""Of one source: a folder with all files of a user may be named by mistake."""
 _SETTLED_NS = 2_000_000_000
 """A file that changed this recently may change again without another time: it is read again."""
 
