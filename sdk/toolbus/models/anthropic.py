@@ -78,7 +78,7 @@ _MAX_IMAGE_BYTES = 5 * 2**20 * 3 // 4
 _MAX_FILE_BYTES = 22 * 2**20
 """Of all files of a message: the API takes requests of 32 MB, which is 24 MB before Base64."""
 _MAX_TITLE_CHARS = 500
-"""The API refuses a document with a longer title."""
+"""The API refuses a longer one: `RequestDocumentBlock` of its description (OpenAPI)."""
 _ID = re.compile(r"[a-zA-Z0-9_-]+")
 _IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 _PDF = "application/pdf"

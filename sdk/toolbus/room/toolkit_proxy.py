@@ -43,7 +43,7 @@ from toolbus.schemas.identity_cache import IdentityCache
 from toolbus.schemas.python_types import PythonTypes
 from toolbus.schemas.text import SchemaTree, node_lines
 from toolbus.tools.call_room import StreamOptions
-from toolbus.untrusted_text import one_line, printable
+from toolbus.untrusted_text import SHOWN_CHARS, one_line, printable
 from toolbus.wire import ToolkitManifest, ToolManifest
 
 __all__ = [
@@ -71,7 +71,6 @@ _MAX_PARAMETERS = 256
 _MAX_STEPS = 1_000
 _MAX_LITERAL_CHARS = 200
 _MAX_NAME_CHARS = 64
-_MAX_DEFAULT_CHARS = 200
 _MAX_DOC_CHARS = 8_000
 _TYPES: Mapping[str, Any] = MappingProxyType(
     {"string": str, "integer": int, "number": float, "boolean": bool, "null": type(None)}
@@ -379,7 +378,7 @@ def signature_of(tool: ToolManifest, stream: Any) -> Signature:
         default: Any = ...
         if isinstance(required, list) and name in required:
             default = Parameter.empty
-        elif isinstance(value, dict) and len(repr(value.get("default"))) <= _MAX_DEFAULT_CHARS:
+        elif isinstance(value, dict) and len(repr(value.get("default"))) <= SHOWN_CHARS:
             default = value.get("default", ...)
         form = types.of(value, name)
         made = Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=form)
