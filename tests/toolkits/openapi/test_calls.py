@@ -16,6 +16,7 @@ from toolbus import FileChunk, InvalidArguments, TextChunk, ToolContext, ToolFai
 from toolbus.permissions.rule import Rule
 from toolbus.tools.context import run_of
 from toolbus.tools.toolkit import packed_result
+from toolbus.untrusted_text import SHOWN_CHARS
 from toolbus_server.testing import room_of
 from toolbus_toolkits.openapi import ApiOptions, OpenApiToolkit, PageRule
 from toolbus_toolkits.openapi.model import Operation
@@ -242,7 +243,7 @@ async def test_a_status_of_failure_is_reported_with_the_words_of_the_service(
     error = failed.value
     assert (error.executed, error.retryable, error.retry_after_s) == ("yes", True, 7200)
     assert (error.details["status"], len(error.details["body"])) == (429, 2_000)
-    assert error.message.endswith(": " + "x" * 299 + "…")
+    assert error.message.endswith(": " + "x" * (SHOWN_CHARS - 1) + "…")
 
 
 async def test_a_failed_connection_is_not_executed_and_a_missing_answer_may_be(

@@ -16,7 +16,7 @@ from toolbus import FileChunk, JsonChunk, TextChunk, ToolFailed
 from toolbus.chunks.chunk_types import fitting, result_chunk
 from toolbus.chunks.json_values import pointer_keys
 from toolbus.tools.toolkit import MAX_RESULT_BYTES
-from toolbus.untrusted_text import one_line
+from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus_toolkits.bounded_json import answer_of
 from toolbus_toolkits.credentials.redaction import redacted_bytes, redacted_json
 from toolbus_toolkits.network import MAX_ADDRESS_CHARS
@@ -28,8 +28,6 @@ __all__ = ["PageRule", "ReadResponse", "next_request", "result_of"]
 
 _MAX_EXCERPT = 2_000
 """Of the body, in the details: an error has 32 KiB for them (PROTOCOL.md, ERR-7)."""
-_MAX_REASON = 300
-"""How much of a failure's body is in the message itself."""
 _POSTPONED = (429, 503)
 _INDEX = re.compile(r"0|[1-9][0-9]{0,8}")
 """An index of RFC 6901; a list of more items is in no response."""
@@ -118,7 +116,7 @@ def _failure(
     if _is_text(response.media_type) or "json" in response.media_type:
         details["body"] = _excerpt(response, redact)
         if response.media_type != "text/html":  # a page for people, which begins with no reason
-            reason = one_line(details["body"].strip(), _MAX_REASON)
+            reason = one_line(details["body"].strip(), SHOWN_CHARS)
     wait_s = None
     if status in _POSTPONED:
         wait_s = retry_after_s(response.headers.get("retry-after", ""))
