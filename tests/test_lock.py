@@ -69,6 +69,8 @@ def test_make_installs_the_lock_by_hashes_and_the_newest_versions_without_it(
     assert "--require-hashes -r .ci/lock/dev.txt\n" in commands("test", folder)
     assert "--require-hashes -r .ci/lock/demo.txt\n" in commands("demo", folder)
     newest = commands("test", "LOCK=", folder)
-    assert "install --quiet --disable-pip-version-check --editable '.[dev]'\n" in newest
+    assert (
+        "install --quiet --disable-pip-version-check --no-compile --editable '.[dev]'\n" in newest
+    )
     assert "--require-hashes" not in newest
     assert ".venv-newest/bin/python -m pytest" in commands("test", "LOCK=")

@@ -116,7 +116,7 @@ class CallTrace(Tracing):
             async with asyncio.timeout(timeout_s):
                 await reports.__aenter__()
                 # Comes within 100 ms; until then other servers of a bus may not report here yet.
-                await anext(reports)
+                await anext(reports, None)
         except (RoomException, TimeoutError) as error:
             reason = error.message if isinstance(error, RoomException) else "it does not answer"
             self._notes.append(f"the server reports nothing of this call: {reason}")

@@ -60,7 +60,7 @@ async def test_an_installed_avatar_gives_its_agent_instructions_skills_and_tools
         question = ("chat", "--avatar", "clerk", "--once", "Write to ann.", "--mode", "bypass")
         with here.start(*question, *flags) as chat:
             asked = await asyncio.to_thread(chat.ended)
-        (tmp_path / "replies.jsonl").write_text("")
+        (tmp_path / "replies.jsonl").write_text('{"text": "?"}')
         twice = ("--require", "ledger", "--require", "ledger@host")
         with here.start(*question, "--model", "scripted:replies.jsonl", *twice) as chat:
             refused = await asyncio.to_thread(chat.ended)

@@ -301,7 +301,8 @@ def test_scripts_get_the_answer_or_each_event(
     assert (outcome.code, outcome.out) == (0, f"{ANSWERS['text']}\n")
     assert "Let me \\x1b]0;look\\x07.\n> eyes.look {}\n" in outcome.err
 
-    replies = write_replies(tmp_path / "two.jsonl", {"text": "One."}, {"text": "Two."})
+    three = ({"text": "One."}, {"text": "Two."}, {"error": "the model is overloaded"})
+    replies = write_replies(tmp_path / "three.jsonl", *three)
     code, events = ask_lines(
         toolbus, ["first", "", "second", "third"], "--json", "--model", f"scripted:{replies}"
     )

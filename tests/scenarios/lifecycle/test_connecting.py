@@ -12,6 +12,7 @@ from support.redis.server import free_port
 from toolbus import FileChunk, KeyRing, RoomClient, Toolkit, tool
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
 from toolbus.room.room import connection_of
+from toolbus.untrusted_text import SHOWN_CHARS
 from toolbus_server.settings import ServerSettings
 from toolbus_server.testing import TestServer, running_server
 
@@ -50,7 +51,7 @@ async def test_repr_shows_where_who_and_state_but_no_secret(server: TestServer) 
     await ann.aclose()
     assert repr(ann) == f"<{facts}, name 'ann', closed>"
     wrong = RoomClient("ws://ann:pw@h", token="t.o.k", name="x" * 500 + "\n", room="a\nb")
-    assert repr(wrong) == f"<RoomClient room 'a\\nb', name '{'x' * 128}', not connected>"
+    assert repr(wrong) == f"<RoomClient room 'a\\nb', name '{'x' * SHOWN_CHARS}', not connected>"
 
 
 # Waiting for a server
