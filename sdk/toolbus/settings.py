@@ -46,6 +46,7 @@ __all__ = [
     "Token",
     "check_room",
     "check_url",
+    "checked_headers",
     "checked_instance",
     "default_name",
     "expanded",
@@ -97,6 +98,9 @@ VARIABLES = frozenset(
 """The variables of participants."""
 _SWITCH = {"on": True, "off": False}
 _CREDENTIALS = ("token", "token_file", "keys")
+_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_HEADER_VALUE = re.compile(r"[ -~]*")
+_OWN_HEADERS = frozenset({"authorization", "connection", "host", "upgrade"})
 _SIGNED = re.compile(r"([A-Za-z0-9_-]+)={0,2}\.[A-Za-z0-9_-]*={0,2}\.[A-Za-z0-9_-]*={0,2}")
 
 
@@ -130,6 +134,8 @@ class RoomSettings:
     """The context that the server, the room or the token comes from; None if there is none."""
     lock: Path | None = None
     """The lock file that all calls are checked by."""
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Further headers of the request that opens a connection."""
 
     @classmethod
     def resolve(  # noqa: PLR0913 - an argument for each setting
@@ -196,6 +202,23 @@ def default_name(environ: Mapping[str, str], context: str | None = None) -> str:
     Raises `ValueError` as `RoomSettings.resolve` does.
     """
     return _Sources(environ, context).default_name()
+
+
+def checked_headers(headers: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the further headers of the request that opens a connection.
+
+    Raises `ValueError` for one that this client sets itself, and for what cannot be sent.
+    """
+    checked = dict(headers or {})
+    for name, value in checked.items():
+        if not isinstance(name, str) or _HEADER_NAME.fullmatch(name) is None:
+            raise ValueError(f"headers: {name!r} is not the name of a header")
+        if name.lower() in _OWN_HEADERS or name.lower().startswith("sec-websocket-"):
+            raise ValueError(f"headers: {name} is set by this client")
+        # Without the value: it may be a secret of a proxy.
+        if not isinstance(value, str) or _HEADER_VALUE.fullmatch(value) is None:
+            raise ValueError(f"headers: the value of {name} is not a line of printable ASCII")
+    return checked
 
 
 def is_drain(value: Any) -> bool:

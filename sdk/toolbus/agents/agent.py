@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Never, Self, cast
 from opentelemetry import trace
 
 from toolbus.agents.agent_events import AgentEvent, with_waiting
-from toolbus.agents.agent_toolkit import MAX_NAME_CHARS, AgentToolkit, AskedAgents
+from toolbus.agents.agent_toolkit import MAX_NAME_CHARS, AgentToolkit
+from toolbus.agents.asked_agents import AskedAgents
 from toolbus.agents.conversation import (
     FORGOTTEN,
     MAX_CONVERSATION_BYTES,

@@ -32,6 +32,7 @@ _MODULES_OF_EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "bundles": ("packaging", "mcp", "httpcore2", "httpx2"),
         "credentials": ("keyring",),
         "otel": ("uvicorn",),
+        "gateway": ("httptools", "mcp", "starlette", "uvicorn"),
         "server": ("packaging", "rfc8785", "redis", "hiredis"),
     }
 )
@@ -104,6 +105,12 @@ OWN_COMMANDS: Mapping[str, OwnCommand] = MappingProxyType(
             "Run",
             "toolbus.cli.commands.agent:agent",
             "Host an agent until SIGTERM or Ctrl-C.",
+        ),
+        "gateway": OwnCommand(
+            "Run",
+            "toolbus_gateway.commands:gateway",
+            "Let clients of MCP use rooms, over HTTP.",
+            ("gateway",),
         ),
         "call": OwnCommand(
             "Use",

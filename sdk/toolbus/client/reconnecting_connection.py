@@ -450,7 +450,7 @@ class ReconnectingConnection:
                 may_use_proxy=not is_loopback(settings.url),
                 create_connection=make_websocket,
                 subprotocols=[Subprotocol(SUBPROTOCOL)],
-                additional_headers={"Authorization": f"Bearer {token}"},
+                additional_headers={**settings.headers, "Authorization": f"Bearer {token}"},
                 compression=None,
                 max_size=MAX_FRAME_BYTES,
                 ping_interval=PING_INTERVAL_S,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from toolbus.auth.grants import ApiScope
@@ -23,7 +24,7 @@ from toolbus.room.registrations import Registration, checked_offer, checked_supe
 from toolbus.room.room import Room, connection_of
 from toolbus.room.room_connection import RoomConnection
 from toolbus.room.waiting_start import join
-from toolbus.settings import RoomSettings, Token, check_url
+from toolbus.settings import RoomSettings, Token, check_url, checked_headers
 from toolbus.telemetry.tracing import Tracing
 from toolbus.tools.tool_run import Participant
 from toolbus.tools.toolkit import Toolkit
@@ -75,10 +76,13 @@ class RoomClient(Room):
             no host now; 0 does not wait. The option of that name sets it for one call.
         wait: Whether entering waits for a server that cannot be reached yet, or accepts nothing
             now: True without a limit, or for at most so many seconds. The log says so once.
+        headers: Further headers of the HTTP request that opens a connection, for proxies, such as
+            `X-Forwarded-For`.
     """
 
     __slots__ = (
         "_choices",
+        "_headers",
         "_is_entering",
         "_locked",
         "_open_connection",
@@ -101,7 +105,9 @@ class RoomClient(Room):
         locked: LockFile | str | os.PathLike[str] | Literal[False] | None = None,
         wait_for_host_s: float = DEFAULT_WAIT_FOR_HOST_S,
         wait: bool | float = False,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
+        self._headers = headers
         self._choices = {"url": url, "room": room, "token": token, "name": name}
         self._choices |= {"instance": instance, "context": context}
         self._tracing = tracing
@@ -157,7 +163,9 @@ class RoomClient(Room):
         await self.__aexit__()
 
     async def _enter(self) -> None:
-        self._settings = RoomSettings.resolve(**self._choices)  # type: ignore[arg-type]  # each by its own name
+        headers = checked_headers(self._headers)
+        found = RoomSettings.resolve(**self._choices)  # type: ignore[arg-type]  # each by its own name
+        self._settings = replace(found, headers=headers)
         connection = self._open_connection = RoomConnection(
             self,
             self._settings,

@@ -194,6 +194,10 @@ class KnownManifests:
             self._known[key] = KnownManifest(info.digest, info.tools, manifest)
         return manifest
 
+    def forget(self, key: ToolkitKey) -> None:
+        """Drop the manifest of a toolkit, for a reader that keeps it itself."""
+        self._known.pop(key, None)
+
     def usable(self, digest: str, tool: str) -> ToolManifest | None:
         """Return what `keep_usable` returned for a tool of a definition, if that is kept."""
         return self._usable.get((digest, tool))

@@ -74,6 +74,7 @@ class RoomClient:
         locked: A `LockFile` or the path of one; False is none.
         wait_for_host_s: Seconds that a call waits if its toolkit has no host now.
         wait: Whether, or for how many seconds, connecting waits for the server.
+        headers: Further headers of the HTTP request that opens a connection.
     """
 
     # One loop and thread for each client, not one for the process: what blocks the loop of one
@@ -92,6 +93,7 @@ class RoomClient:
         locked: LockFile | str | os.PathLike[str] | Literal[False] | None = None,
         wait_for_host_s: float = DEFAULT_WAIT_FOR_HOST_S,
         wait: bool | float = False,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self._client = AsyncRoomClient(
             url,
@@ -104,6 +106,7 @@ class RoomClient:
             locked=locked,
             wait_for_host_s=wait_for_host_s,
             wait=wait,
+            headers=headers,
         )
         self._changing = threading.Lock()
         self._thread: LoopThread | None = None

@@ -1,0 +1,77 @@
+"""The tools that one member sees under one path, by their names for clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from toolbus_gateway.definitions import ToolDefinition
+from toolbus_gateway.names import listed_name
+
+__all__ = ["ListedTool", "Listing", "Target"]
+
+_NEAR = 3
+"""How many near names a client reads in place of a wrong one."""
+
+
+class Target(NamedTuple):
+    """What a path names: a room as a whole, or one toolkit in it."""
+
+    toolkit: str | None = None
+    participant: str | None = None
+    """The owner of the toolkit, where it is not the one that a bare name means."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTool:
+    """A tool by the name that clients call it by."""
+
+    name: str
+    definition: ToolDefinition
+    participant: str | None = None
+
+    @property
+    def full_name(self) -> str:
+        """`toolkit.tool`."""
+        return f"{self.definition.toolkit}.{self.definition.tool}"
+
+    @property
+    def wire(self) -> dict[str, Any]:
+        """The tool as `tools/list` has it."""
+        return {"name": self.name, **self.definition.body}
+
+
+class Listing:
+    """The tools under one path. It does not change.
+
+    Args:
+        definitions: The tools; those that need what a client of MCP cannot send are left out.
+        target: The path: under that of one toolkit its tools have their own names.
+    """
+
+    def __init__(self, definitions: Iterable[ToolDefinition], target: Target) -> None:
+        self.left_out: list[ToolDefinition] = []
+        """Those that need an attachment or an input."""
+        found: dict[str, ListedTool] = {}
+        for definition in definitions:
+            if definition.needs:
+                self.left_out.append(definition)
+                continue
+            name = definition.tool
+            if target.toolkit is None:
+                name = listed_name(definition.toolkit, definition.tool)
+            found.setdefault(name, ListedTool(name, definition, target.participant))
+        self.tools: dict[str, ListedTool] = dict(sorted(found.items()))
+        """By name, in the order of the names."""
+
+    @cached_property
+    def wire(self) -> list[dict[str, Any]]:
+        """The tools as `tools/list` has them. Not to be changed."""
+        return [tool.wire for tool in self.tools.values()]
+
+    def near(self, name: str) -> list[str]:
+        """Return the names that a wrong one may mean."""
+        return get_close_matches(name[:200], self.tools, n=_NEAR)

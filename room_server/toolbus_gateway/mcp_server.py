@@ -1,0 +1,207 @@
+"""The methods of MCP, for members over HTTP and over standard input and output.
+
+One low-level server of the MCP SDK answers all paths and both revisions; whose request it is, the
+transport says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Hashable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any, NamedTuple, TypeAlias
+
+import mcp_types as types
+from anyio import CancelScope
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel.server import Server
+from mcp.server.streamable_http import REQUEST_CANCELLED
+from mcp.server.subscriptions import ListenHandler, ServerEvent, ToolsListChanged
+from mcp.shared.exceptions import MCPError
+
+from toolbus.errors import RoomException
+from toolbus.untrusted_text import SHOWN_CHARS, one_line
+from toolbus_gateway.limits import MAX_LISTENERS, TOOLS_TTL_S
+from toolbus_gateway.listing import ListedTool, Target
+from toolbus_gateway.member import Member
+from toolbus_gateway.progress import ProgressSender
+from toolbus_gateway.results import ERROR_KEY, error_result
+from toolbus_gateway.tool_calls import CallSettings, call_tool
+
+__all__ = ["ASKER", "ASKER_KEY", "Asker", "GatewayServer", "RunningCalls"]
+
+_Context: TypeAlias = ServerRequestContext[Any, Any]
+
+
+class Asker(NamedTuple):
+    """Whose a request is, and what its path names."""
+
+    member: Member
+    target: Target
+    session: Hashable = None
+    """What a `notifications/cancelled` of another request has to have in common with a call; None
+    where the transport finds the call itself."""
+
+
+ASKER_KEY = "toolbus.asker"
+"""The key of the asker in the scope of a request over HTTP."""
+ASKER: ContextVar[Asker] = ContextVar("toolbus_gateway_asker")
+"""The asker of the request that is read now: the SDK asks for the schema of a tool without it."""
+
+
+class RunningCalls:
+    """The calls that another request may cancel, by session and request id."""
+
+    def __init__(self) -> None:
+        self._scopes: dict[tuple[Hashable, Hashable], CancelScope] = {}
+
+    async def run(
+        self, key: tuple[Hashable, Hashable], call: Awaitable[types.CallToolResult]
+    ) -> types.CallToolResult:
+        """Run a call that `cancel` with its key ends. Raises `MCPError` if that happens."""
+        scope = CancelScope()
+        self._scopes[key] = scope
+        try:
+            with scope:
+                return await call
+        finally:
+            if self._scopes.get(key) is scope:  # a client may use an id twice
+                del self._scopes[key]
+        raise MCPError(REQUEST_CANCELLED, "Request cancelled")
+
+    def cancel(self, key: tuple[Hashable, Hashable]) -> None:
+        """Cancel the call of a key, if it runs here."""
+        if (scope := self._scopes.get(key)) is not None:
+            scope.cancel()
+
+
+@dataclass(frozen=True, slots=True)
+class _MemberChanges:
+    """The changes of one member's tools, as the SDK's handler of listen streams reads them."""
+
+    member: Member
+
+    async def publish(self, event: ServerEvent) -> None:
+        """Refuse: only the room says what has changed."""
+        raise NotImplementedError
+
+    def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
+        return self.member.on_change(lambda: listener(ToolsListChanged()))
+
+
+class GatewayServer:
+    """The server of the MCP SDK with the handlers of the gateway.
+
+    Args:
+        asker_of: Returns the asker of a request.
+        settings: The limits of calls.
+    """
+
+    def __init__(
+        self, asker_of: Callable[[_Context], Asker], settings: CallSettings | None = None
+    ) -> None:
+        self._asker_of = asker_of
+        self._settings = settings or CallSettings()
+        self._listening: dict[Member, set[ListenHandler]] = {}
+        self.running: RunningCalls = RunningCalls()
+        self.mcp: Server[Any] = Server(
+            "toolbus",
+            version=version("toolbus"),
+            get_tool_input_schema=_input_schema,
+            on_call_tool=self._call_tool,
+            on_subscriptions_listen=self._listen,
+        )
+        # A handler may return a dict; only this way of adding one has that in its types.
+        self.mcp.add_request_handler("tools/list", types.PaginatedRequestParams, self._list_tools)
+
+    def end_listening(self) -> None:
+        """End all streams about changed lists, each with its last message."""
+        for handlers in self._listening.values():
+            for handler in handlers:
+                handler.close()
+
+    async def _list_tools(
+        self, ctx: _Context, params: types.PaginatedRequestParams | None
+    ) -> dict[str, Any]:
+        asker = self._asker_of(ctx)
+        if params is not None and params.cursor is not None:
+            raise MCPError(types.INVALID_PARAMS, "there is no such page: the list has one")
+        try:
+            listing = await asker.member.listing(asker.target)
+        except RoomException as error:
+            raise _as_mcp_error(error) from error
+        return {
+            "tools": listing.wire,
+            "ttlMs": int(TOOLS_TTL_S * 1000),
+            "cacheScope": "private",
+            "resultType": "complete",
+        }
+
+    async def _call_tool(
+        self, ctx: _Context, params: types.CallToolRequestParams
+    ) -> types.CallToolResult:
+        asker = self._asker_of(ctx)
+        if params.request_state is not None or params.input_responses is not None:
+            raise MCPError(types.INVALID_PARAMS, "this server has asked for no input")
+        try:
+            tool = await self._find(asker, params.name)
+        except RoomException as error:
+            return error_result(error)
+        progress = None
+        if ctx.meta is not None and ctx.meta.get("progress_token") is not None:
+            progress = ProgressSender(ctx.session.report_progress)
+        call = call_tool(asker.member, tool, params.arguments or {}, self._settings, progress)
+        if asker.session is None:
+            return await call
+        return await self.running.run((asker.session, ctx.request_id), call)
+
+    async def _find(self, asker: Asker, name: str) -> ListedTool:
+        """Return a tool by its listed name. Raises `MCPError` and `RoomException`."""
+        listing = await asker.member.listing(asker.target)
+        tool = listing.tools.get(name)
+        if tool is None:
+            near = listing.near(name)
+            hint = f"; near names: {', '.join(near)}" if near else ""
+            text = f"there is no tool {one_line(name, SHOWN_CHARS)} here{hint}"
+            raise MCPError(types.INVALID_PARAMS, text, data={"near": near})
+        return tool
+
+    async def _listen(
+        self, ctx: _Context, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        member = self._asker_of(ctx).member
+        handlers = self._listening.setdefault(member, set())
+        if len(handlers) >= MAX_LISTENERS:
+            text = f"a token has at most {MAX_LISTENERS} streams about changed lists"
+            raise MCPError(types.INTERNAL_ERROR, text)
+        handler = ListenHandler(_MemberChanges(member))
+        handlers.add(handler)
+        end = member.on_end(handler.close)
+        try:
+            await member.follow()
+            return await handler(ctx, params)
+        except RoomException as error:
+            raise _as_mcp_error(error) from error
+        finally:
+            end()
+            handlers.discard(handler)
+            if not handlers:
+                self._listening.pop(member, None)
+
+
+def _input_schema(name: str) -> Mapping[str, Any] | None:
+    """Return the input schema of a tool for the check of `Mcp-Param-*` headers.
+
+    None, which checks nothing, where the tools of the asker are not known yet.
+    """
+    asker = ASKER.get(None)
+    listing = None if asker is None else asker.member.known_listing(asker.target)
+    tool = None if listing is None else listing.tools.get(name)
+    return None if tool is None else tool.definition.body["inputSchema"]
+
+
+def _as_mcp_error(error: RoomException) -> MCPError:
+    """Return an error of the room for a method that has no result for it."""
+    meta = error_result(error).meta or {}
+    return MCPError(types.INTERNAL_ERROR, error.message, data=meta.get(ERROR_KEY))

@@ -1,0 +1,189 @@
+"""A member: one token in one room, its connection, and the tools that it sees."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from itertools import chain
+
+from toolbus.auth.grants import ToolRights
+from toolbus.bounded_logging import bounded_logger
+from toolbus.errors import NoHost, NotFound, PermissionDenied
+from toolbus.room.room import connection_of
+from toolbus.room.room_client import RoomClient
+from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
+from toolbus.turns.builders import run_concurrently
+from toolbus.turns.turn_toolkits import DESCRIBED_AT_A_TIME
+from toolbus_gateway.definitions import Definitions, ToolDefinition
+from toolbus_gateway.listing import Listing, Target
+
+__all__ = ["Member"]
+
+_logger = bounded_logger(__name__)
+
+
+class Member:
+    """A participant on behalf of whoever has its token.
+
+    Its listings are kept until the room says that a toolkit has changed: then the next one that is
+    asked for is read again, of which only definitions that are new here are requested.
+
+    Args:
+        room: Its connection, entered.
+        definitions: Those of all members.
+    """
+
+    def __init__(self, room: RoomClient, definitions: Definitions) -> None:
+        self.room = room
+        self._definitions = definitions
+        self._rights = ToolRights(room.grants.agents)
+        self._listings: dict[Target, Listing] = {}
+        self._changes = 0
+        self._reading = asyncio.Lock()
+        self._following: asyncio.Task[None] | None = None
+        self._stack = AsyncExitStack()
+        self._listeners: dict[object, Callable[[], None]] = {}
+        self._ends: dict[object, Callable[[], None]] = {}
+
+    async def aclose(self) -> None:
+        """Leave the room."""
+        if self._following is not None:
+            self._following.cancel()
+            await asyncio.wait([self._following])
+        await self._stack.aclose()
+        await self.room.aclose()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its connection has ended for good, as where its token was revoked."""
+        return connection_of(self.room).link.error is not None
+
+    def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call a function at each change of the tools; the result ends that."""
+        return _added(self._listeners, listener)
+
+    def on_end(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Call a function when a connection that is followed ends; the result takes it back."""
+        return _added(self._ends, listener)
+
+    def known_listing(self, target: Target) -> Listing | None:
+        """Return the tools under a path, if they are known now."""
+        return self._listings.get(target)
+
+    async def listing(self, target: Target) -> Listing:
+        """Return the tools under a path.
+
+        Raises `RoomException` if the room cannot be asked, or has no such toolkit.
+        """
+        found = self._listings.get(target)
+        while found is None:
+            async with self._reading:
+                found = self._listings.get(target)
+                if found is None:
+                    await self.follow()
+                    changes = self._changes
+                    found = Listing(await self._read(target), target)
+                    for tool in found.left_out:
+                        _logger.info(
+                            "%s.%s is not listed for clients of MCP: a call has to send an %s",
+                            *(tool.toolkit, tool.tool, tool.needs),
+                        )
+                    if changes == self._changes:
+                        self._listings[target] = found
+        return found
+
+    async def follow(self) -> None:
+        """Follow the toolkits of the room from now on. Raises `RoomException`."""
+        if self._following is not None and not self._following.done():
+            return
+        try:
+            events = await self._stack.enter_async_context(self.room.events(["toolkits"]))
+        except PermissionDenied:  # without the grant to use tools there are none
+            events = None
+
+        async def read() -> None:
+            if events is None:
+                await self.room.closed()
+            else:
+                async for _ in events:
+                    self._change()
+
+        self._following = asyncio.create_task(read(), name="toolbus-gateway-follow")
+        self._following.add_done_callback(self._end_following)
+
+    def _end_following(self, task: asyncio.Task[None]) -> None:
+        self._listings.clear()
+        for listener in list(self._ends.values()):
+            listener()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _logger.info("the tools of a room are not followed any more: %s", error)
+
+    def _change(self) -> None:
+        self._changes += 1
+        self._listings.clear()
+        for listener in list(self._listeners.values()):
+            listener()
+
+    async def _read(self, target: Target) -> list[ToolDefinition]:
+        if target.toolkit is not None:
+            try:
+                proxy = await self._described(target)
+            except NoHost:
+                return []
+            return await self._tools_of(proxy.info, proxy)
+        me = self.room.me.name, self.room.me.issuer
+        if not self.room.grants.agents.use_tools:
+            return []
+        listed = [info async for info in self.room.toolkits() if info.hosts]
+        own = {info.name for info in listed if _is_own(info, me)}
+        # A bare name is one's own private toolkit, else the public one.
+        usable = [
+            info for info in listed if _is_own(info, me) or (info.public and info.name not in own)
+        ]
+        limit = asyncio.Semaphore(DESCRIBED_AT_A_TIME)
+
+        async def tools_of(info: ToolkitInfo) -> list[ToolDefinition]:
+            async with limit:
+                return await self._tools_of(info)
+
+        return [*chain(*await run_concurrently([tools_of(info) for info in usable]))]
+
+    async def _tools_of(
+        self, info: ToolkitInfo, proxy: ToolkitProxy | None = None
+    ) -> list[ToolDefinition]:
+        """Return the tools of a toolkit that the member may call."""
+
+        async def describe() -> ToolkitProxy | None:
+            if proxy is not None:
+                return proxy
+            with suppress(NotFound, NoHost, PermissionDenied):  # it has gone meanwhile
+                return await self._described(Target(info.name))
+            return None
+
+        tools = await self._definitions.tools_of(info, describe)
+        return [tool for tool in tools if self._rights.may_call(tool.toolkit, tool.tool)]
+
+    async def _described(self, target: Target) -> ToolkitProxy:
+        assert target.toolkit is not None, "the path of a room has no definition"
+        key = target.toolkit, target.participant
+        proxy: ToolkitProxy = await self.room.toolkit(*key)
+        # It is kept once for all members, not with each of them.
+        connection_of(self.room).manifests.forget(key)
+        return proxy
+
+
+def _added(
+    listeners: dict[object, Callable[[], None]], listener: Callable[[], None]
+) -> Callable[[], None]:
+    key = object()
+    listeners[key] = listener
+
+    def remove() -> None:
+        listeners.pop(key, None)
+
+    return remove
+
+
+def _is_own(info: ToolkitInfo, me: tuple[str, str]) -> bool:
+    return not info.public and (info.owner, info.issuer) == me

@@ -1,0 +1,110 @@
+"""The progress of one call, for a client that asked for it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, TypeAlias
+
+from toolbus.untrusted_text import visible
+from toolbus_gateway.limits import HEARTBEAT_S
+
+__all__ = ["ProgressSender"]
+
+_MAX_UNSENT = 64
+"""Values that wait for a client that reads slowly; a tool may emit any number of them."""
+_MAX_MESSAGE_CHARS = 1_000
+"""Of a message made from another value: it is one line for people."""
+_Send: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None]]
+
+
+class ProgressSender:
+    """Sends what a tool emits, and something every 10 s while it emits nothing.
+
+    Args:
+        send: Sends progress, total and message; it may wait for the client to read.
+        heartbeat_s: Seconds without progress after which a message without news is sent.
+    """
+
+    def __init__(self, send: _Send, heartbeat_s: float = HEARTBEAT_S) -> None:
+        self._send = send
+        self._heartbeat_s = heartbeat_s
+        self._unsent: deque[Any] = deque(maxlen=_MAX_UNSENT)
+        self._has_unsent = asyncio.Event()
+        self._progress = 0.0
+        self._total: float | None = None
+
+    def emit(self, value: Any) -> None:
+        """Send a value soon; of many that the client does not read the latest count."""
+        self._unsent.append(value)
+        self._has_unsent.set()
+
+    @asynccontextmanager
+    async def sending(self) -> AsyncIterator[None]:
+        """Send while the block runs; what was emitted before its end is sent."""
+        task = asyncio.create_task(self._run())
+        try:
+            yield
+            await self._flush()
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(self._heartbeat_s):
+                    await self._has_unsent.wait()
+            except TimeoutError:
+                self._unsent.append(None)
+            await self._flush()
+
+    async def _flush(self) -> None:
+        while self._unsent:
+            await self._send(*self._facts(self._unsent.popleft()))
+        self._has_unsent.clear()
+
+    def _facts(self, value: Any) -> tuple[float, float | None, str | None]:
+        """Return progress, total and message of a value; None is a message without news.
+
+        MCP wants each progress to be more than the one before. Those of a tool are its own matter.
+        """
+        match value:
+            case {"progress": progress, **others} if _is_number(progress):
+                total: Any = others.get("total")
+                self._total = total if _is_number(total) else None
+                self._progress = progress
+                message = others.get("message")
+                return progress, self._total, message if isinstance(message, str) else None
+            case None:
+                self._progress = math.nextafter(self._progress, math.inf)
+                return self._progress, self._total, None
+        self._progress += 1
+        return self._progress, self._total, _message(value)
+
+
+def _is_number(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and math.isfinite(value)
+
+
+def _message(value: Any) -> str:
+    """Return a value as a line: a text as it is, an event of an agent in words."""
+    match value:
+        case str():
+            text = value
+        case {"type": "tool_call", "tool": str(tool)}:
+            text = f"calls {tool}"
+        case {"type": "tool_result", "tool": str(tool), "state": str(state)}:
+            text = f"{tool}: {state}"
+        case {"type": "text", "text": str(words)} | {"message": str(words)}:
+            text = words
+        case Mapping() | list():
+            text = json.dumps(value, ensure_ascii=False)
+        case _:
+            text = str(value)
+    return visible(text, _MAX_MESSAGE_CHARS)
