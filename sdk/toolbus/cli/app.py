@@ -226,7 +226,7 @@ def _as_command(name: str, loaded: Any) -> _Command:
     if isinstance(loaded, typer.Typer):
         group = loaded
     else:
-        group = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+        group = typer.Typer(add_completion=False)
         group.command(name)(loaded)
     command = get_command(group)
     command.name = name
@@ -257,7 +257,7 @@ def _unavailable(name: str, text: str) -> _Command:
         typer.echo(f"toolbus {name}: {one_line(text)}", err=True)
         raise typer.Exit(ExitCode.USAGE)
 
-    group = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+    group = typer.Typer(add_completion=False)
     decorate: Callable[..., Any] = group.command(
         name,
         help=f"({one_line(text)})",

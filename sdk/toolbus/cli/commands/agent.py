@@ -162,7 +162,7 @@ def host_agent(  # noqa: PLR0913 - a parameter for each flag
             event_loop.run(_serve(settings, room, made, drain_s, wait, end))
 
 
-agent: typer.Typer = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+agent: typer.Typer = typer.Typer(add_completion=False)
 """The command `toolbus agent`."""
 agent.command("agent", cls=OfferingCommand)(host_agent)
 

@@ -154,7 +154,7 @@ def _check_flags(choices: AgentChoices, agent: str | None, participant: str | No
         raise UsageError("name an agent, toolbus chat NAME, or give --model for one here")
 
 
-chat: typer.Typer = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+chat: typer.Typer = typer.Typer(add_completion=False)
 """The command `toolbus chat`."""
 chat.command("chat", cls=OfferingCommand)(ask_agent)
 

@@ -141,7 +141,7 @@ def tune_collector() -> None:
     gc.set_threshold(young, middle, 30)
 
 
-host: typer.Typer = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+host: typer.Typer = typer.Typer(add_completion=False)
 """The command `toolbus host`."""
 
 

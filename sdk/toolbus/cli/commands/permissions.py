@@ -45,9 +45,7 @@ _MAX_ASKED = 1_000
 """Different inputs; each may take its host seconds."""
 _COLUMNS = ("calls", "tool", "behavior", "decided by")
 
-permissions: typer.Typer = typer.Typer(
-    rich_markup_mode="markdown", add_completion=False, no_args_is_help=True
-)
+permissions: typer.Typer = typer.Typer(add_completion=False, no_args_is_help=True)
 _File = Annotated[Path, typer.Argument(metavar="FILE", help="The rule file.", show_default=False)]
 _Tool = Annotated[
     str | None,

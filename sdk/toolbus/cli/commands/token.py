@@ -76,9 +76,7 @@ _KeysFlag = Annotated[
     ),
 ]
 
-token: typer.Typer = typer.Typer(
-    rich_markup_mode="markdown", add_completion=False, no_args_is_help=True
-)
+token: typer.Typer = typer.Typer(add_completion=False, no_args_is_help=True)
 
 
 @token.callback()
