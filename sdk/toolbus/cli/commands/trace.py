@@ -18,7 +18,8 @@ import typer
 
 from toolbus.cli.options import check_listen_host
 from toolbus.cli.own_commands import with_install_line
-from toolbus.cli.signals import stop_on_signals, wait_for_first
+from toolbus.cli.signals import stop_on_signals
+from toolbus.concurrency.tasks import wait_for_first
 from toolbus.telemetry.viewer.receiver import MissingExtra, SpanReceiver
 from toolbus.telemetry.viewer.trace_tree import TraceTree, as_json, build_tree, render_lines
 
@@ -127,8 +128,7 @@ class _View:
 async def _receive(receiver: SpanReceiver, view: _View) -> None:
     schedule = TraceSchedule()
     loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    stop_on_signals(loop, stop.set)
+    stop = stop_on_signals()
     async with receiver:
         typer.echo(
             f"listening: OTEL_EXPORTER_OTLP_ENDPOINT={receiver.endpoint}  (Ctrl-C to stop)",
