@@ -16,6 +16,7 @@ from opentelemetry import trace
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.cli.chat.interrupts import Interrupted
 from toolbus.cli.room_options import CommandRoom
+from toolbus.cli.suggestions import listed
 from toolbus.diagnostics.exit_codes import CallTarget, UsageError, with_step
 from toolbus.errors import (
     ConnectionLost,
@@ -295,8 +296,7 @@ async def find_agent(room: CommandRoom, name: str, participant: str | None) -> T
         there = [kit.name async for kit in room.toolkits(_ASK) if _ASK in kit.tools]
         text = "no agent is in the room"
         if there:
-            listed = ", ".join(one_line(agent, 64) for agent in there[:8])
-            text = f"agents in room {room.room}: {listed}"
+            text = f"agents in room {room.room}: {listed(there)}"
         raise NotFound(f"there is no agent {shown} that you can see; {text}")
-    owners = ", ".join(one_line(agent.full_owner, 64) for agent in chosen[:8])
+    owners = listed([agent.full_owner for agent in chosen])
     raise UsageError(f"several have an agent {shown}: choose one with --participant: {owners}")
