@@ -164,7 +164,9 @@ class CallTrace(Tracing):
 
     def _add(self, facts: CallFacts, report: CallReport) -> None:
         if report.has_gap or report.ended > len(report.calls):
-            self._note_once("the server's reports have gaps: calls may be missing")
+            note = "the server's reports have gaps: calls may be missing"
+            if note not in self._notes:
+                self._notes.append(note)
         for call in report.calls:
             if call.call_id == facts.call_id or (
                 call.trace_id == facts.trace_id and len(facts.calls) < _MAX_CALLS
@@ -172,10 +174,6 @@ class CallTrace(Tracing):
                 facts.calls.append(call)
             elif call.trace_id == facts.trace_id:
                 self._left_out += 1
-
-    def _note_once(self, note: str) -> None:
-        if note not in self._notes:
-            self._notes.append(note)
 
     async def _wait_for_reports(self, facts: CallFacts) -> None:
         late_at = asyncio.get_running_loop().time() + _LATE_REPORTS_S

@@ -46,7 +46,9 @@ def add_help_page(command: Any, *, folds_all: bool = False) -> None:
         folded = []
         if not ctx.meta.get(_ALL):
             options = [option for option in command.get_params(ctx) if not option.hidden]
-            folded = [option for option in options if folds_all or _folds(option)]
+            folded = [
+                option for option in options if folds_all or option.rich_help_panel in _FOLDED
+            ]
         command.epilog = _line_of(folded, folds_all=folds_all)
         for option in folded:
             option.hidden = True
@@ -84,10 +86,6 @@ def _show_all(ctx: typer.Context, asked: bool) -> None:
         ctx.meta[_ALL] = True
         typer.echo(ctx.get_help())
         raise typer.Exit
-
-
-def _folds(option: Any) -> bool:
-    return option.rich_help_panel in _FOLDED
 
 
 def _line_of(folded: Sequence[Any], *, folds_all: bool) -> str | None:

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from toolbus.auth.participant_names import is_participant_name
-from toolbus.cli.completion import TOOLKITS, complete_installed
+from toolbus.cli.completion import complete_installed
 from toolbus.cli.error_report import reporting_cancel
 from toolbus.cli.options import Instance, RecordChoices, check_drain, takes
 from toolbus.cli.room_options import Locked, RoomOptions, joins_a_room, read_lock, say_hosted
@@ -44,7 +44,7 @@ from toolbus.service.remote_toolkit import flushing, serve_toolkits
 from toolbus.telemetry import configure
 from toolbus.tools.toolkit import Toolkit
 
-__all__ = ["TOOLKITS", "find_toolkit", "host", "tune_collector"]
+__all__ = ["host", "tune_collector"]
 
 
 _PRIVATE_STEP = (

@@ -6,7 +6,6 @@ messages that are sent while the connection is lost are not received.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import time
@@ -74,7 +73,7 @@ def send(
         raise
     delivered = in_room(options, lambda room: _send(room, to, kind, body))
     if options.as_json:
-        typer.echo(json.dumps({"delivered": delivered}))
+        typer.echo(json_text({"delivered": delivered}))
         return
     typer.echo(f"sent to {counted(delivered, 'connection')}")
     if not delivered:
