@@ -102,13 +102,16 @@ class _Parameter:
         """Return what to write instead, with an example."""
         name = _shown(self.name)
         if self.field is not None:
-            brackets, kind = ("", "object") if "object" in self.types else ("[]", "list")
             key = _shown(self.field)
+            kind = "object"
+            part = f"{name}.{key}=..."
             whole = f"{{{json.dumps(key, ensure_ascii=False)}: ...}}"
-            if brackets:
+            if "object" not in self.types:
+                kind = "list"
+                part = f"{name}[].{key}=..."
                 whole = f"[{whole}]"
-            part = shlex.quote(f"{name}{brackets}.{key}=...")
-            return f": write {part}, or the whole {kind}: {name}:={shlex.quote(whole)}"
+            quoted = shlex.quote(part)
+            return f": write {quoted}, or the whole {kind}: {name}:={shlex.quote(whole)}"
         kinds = [kind for kind in _WRITTEN if kind in self.types]
         if "number" in kinds:
             kinds = [kind for kind in kinds if kind != "integer"]

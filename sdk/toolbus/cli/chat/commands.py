@@ -21,6 +21,7 @@ from toolbus.untrusted_text import SHOWN_CHARS, one_line, visible
 __all__ = ["COMMANDS", "Quit", "run_command"]
 
 _LISTED = 500
+"""An agent of others may have any number of tools, and a person reads the list."""
 
 
 class Quit(Exception):
