@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from toolbus.agents.agent import Agent
     from toolbus.turns.tool_use import ToolResult
 
-__all__ = ["Asked", "ChatEvent", "LocalAgent", "Notice", "RemoteAgent", "TraceId", "find_agent"]
+__all__ = ["ChatAgent", "ChatEvent", "LocalAgent", "Notice", "RemoteAgent", "TraceId", "find_agent"]
 
 _ASK = "ask"
 _AWAY = (NoHost, NotFound, Unavailable, ConnectionLost)
@@ -267,7 +267,7 @@ class LocalAgent:
         self._agent.permissions = replace(self._agent.permissions or Permissions(), mode=mode)
 
 
-Asked: TypeAlias = RemoteAgent | LocalAgent
+ChatAgent: TypeAlias = RemoteAgent | LocalAgent
 """An agent of a chat, with one conversation."""
 
 

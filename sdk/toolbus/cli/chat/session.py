@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Any, TypeAlias, TypeVar
 
 from toolbus.chunks.chunk_types import FileChunk
-from toolbus.cli.chat.agents import Asked, ChatEvent, Notice, TraceId
+from toolbus.cli.chat.agents import ChatAgent, ChatEvent, Notice, TraceId
 from toolbus.cli.chat.files import save_file
 from toolbus.cli.chat.interrupts import Interrupted, Interrupts
 from toolbus.cli.chat.live_answer import Live, Pause, once
@@ -56,7 +56,7 @@ class Session:
         self._log = _Log()
         self.loop: asyncio.AbstractEventLoop
         """The loop that the agent is asked on; set before the first question."""
-        self.agent: Asked
+        self.agent: ChatAgent
         """Who is asked; set before the first question."""
 
     def ask(self, text: str) -> None:
@@ -211,7 +211,7 @@ class _Log(logging.Handler):
         self.lines.append(f"(warning: {one_line(record.getMessage(), 1_000)})")
 
 
-_Enter: TypeAlias = Callable[[], AbstractAsyncContextManager[Asked]]
+_Enter: TypeAlias = Callable[[], AbstractAsyncContextManager[ChatAgent]]
 
 
 @contextmanager
@@ -223,7 +223,7 @@ def on_background_loop(session: Session, enter: _Enter) -> Iterator[None]:
     Raises what entering raises.
     """
     thread = LoopThread("chat", _nothing)
-    ready: concurrent.futures.Future[Asked] = concurrent.futures.Future()
+    ready: concurrent.futures.Future[ChatAgent] = concurrent.futures.Future()
     stop = asyncio.Event()
 
     async def live() -> None:

@@ -1,7 +1,6 @@
 """`toolbus tools` lists toolkits and describes their tools; `toolbus builders` lists what is built.
 
-It prints a table on a terminal, plain columns into a pipe, and JSON with `--json`. Descriptions are
-untrusted text: control characters are escaped.
+Descriptions are untrusted text: control characters are escaped.
 """
 
 from __future__ import annotations
