@@ -107,7 +107,7 @@ class CommandGroup(TyperGroup):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         add_log_options(self)
-        add_help_page(self, folds_all=True)
+        add_help_page(self, hides_all=True)
         self._imported: dict[str, _Command] = {}
         self._others: dict[str, EntryPoint] | None = None
 
@@ -226,7 +226,7 @@ def _as_command(name: str, loaded: Any) -> _Command:
     if isinstance(loaded, typer.Typer):
         group = loaded
     else:
-        group = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+        group = typer.Typer(add_completion=False)
         group.command(name)(loaded)
     command = get_command(group)
     command.name = name
@@ -257,14 +257,12 @@ def _unavailable(name: str, text: str) -> _Command:
         typer.echo(f"toolbus {name}: {one_line(text)}", err=True)
         raise typer.Exit(ExitCode.USAGE)
 
-    group = typer.Typer(add_completion=False, rich_markup_mode="markdown")
-    decorate: Callable[..., Any] = group.command(
+    return TyperCommand(
         name,
+        callback=explain,
         help=f"({one_line(text)})",
         context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     )
-    decorate(explain)
-    return _as_command(name, group)
 
 
 def missing_extra(error: ModuleNotFoundError) -> str | None:

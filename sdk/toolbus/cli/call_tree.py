@@ -182,30 +182,34 @@ class _Lines:
 
     def add_attempt(self, attempt: _Attempt) -> None:
         """Add the line of the server, and below it the one of the host that it chose, if any."""
-        call, record = attempt.call, attempt.record
+        call = attempt.call
         outcome = _outcome(call.executed, call.code) | _refusals(attempt.refusals)
         if call.host_id is not None and self._dispatched[call.call_id] > 1:
             self._numbers[call.call_id] += 1
             outcome[ATTEMPT] = self._numbers[call.call_id]
         parent, note = self._parent(call)
-        line, room = f"server {attempt.place}", f"room {self._facts.room}"
+        line = f"server {attempt.place}"
+        room = f"room {self._facts.room}"
         times = self._server_times(attempt)
         is_rounded = call.host_id is not None and round(call.duration_s * 1e6) % 1_000 == 0
-        self._add("server", attempt.tool, room, line, parent, times, outcome, "", note, is_rounded)
+        self._add("server", attempt.tool, room, line, parent, times, outcome, note, "", is_rounded)
         if call.host_id is None:
             return
-        times, outcome, note = _Times(times.start_ns, times.start_ns, "nothing"), {}, ""
-        if record is not None:
-            times, outcome, note = _of_record(record)
-        host, host_line = call.host or "", _host_line(attempt.place)
-        self._add("host", attempt.tool, host, host_line, line, times, outcome, call.host_id, note)
+        at_host: tuple[_Times, dict[str, Any], str]
+        at_host = (_Times(times.start_ns, times.start_ns, "nothing"), {}, "")
+        if attempt.record is not None:
+            at_host = _of_record(attempt.record)
+        host_line = _host_line(attempt.place)
+        self._add("host", attempt.tool, call.host or "", host_line, line, *at_host, call.host_id)
 
     def _parent(self, call: EndedCall) -> tuple[str, str]:
         """Return the line that an attempt is below, and who made it if that line is not known."""
         if call.call_id == self._facts.call_id:
             return _CALLER, ""
         place = self._at_hosts.get((call.parent_id, call.caller_id))
-        return (_CALLER, f"made by {call.caller}") if place is None else (_host_line(place), "")
+        if place is None:
+            return _CALLER, f"made by {call.caller}"
+        return _host_line(place), ""
 
     def _server_times(self, attempt: _Attempt) -> _Times:
         """Return when an attempt was at the server, as far as its caller or its host tell."""
@@ -247,8 +251,8 @@ class _Lines:
         parent: str | None,
         times: _Times,
         outcome: Mapping[str, Any],
-        connection: str = "",
         note: str = "",
+        connection: str = "",
         is_rounded: bool = False,
     ) -> None:
         self.spans.append(

@@ -273,6 +273,14 @@ def test_command_that_names_its_extra_itself_is_reported_in_its_words(
     assert outcome.err.endswith(f"{install_line(['bundles'])}\n")
 
 
+@pytest.mark.parametrize(("flags", "code"), [((), 2), (("--json",), 2), (("--help",), 0)])
+def test_toolkit_that_lacks_its_extra_is_reported_with_the_line_that_installs_it_here(
+    flags: tuple[str, ...], code: int, tmp_path: Path
+) -> None:
+    outcome = without("tree_sitter", tmp_path).run("host", "shell", *flags)
+    assert (outcome.code, install_line(["shell"]) in outcome.err) == (code, True), outcome.err
+
+
 @pytest.mark.parametrize("package", ["packaging", "rfc8785", "redis", "hiredis"])
 def test_server_without_its_extra_names_the_extra(package: str, tmp_path: Path) -> None:
     options = ["--dev", "--port", "0", "--redis", "redis://127.0.0.1:1"]
