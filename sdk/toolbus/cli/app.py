@@ -212,7 +212,7 @@ class CommandGroup(TyperGroup):
 def _load(entry: EntryPoint) -> _Command:
     try:
         return _as_command(entry.name, entry.load())
-    except Exception as error:  # a broken command of another package must not break ours
+    except (Exception, SystemExit) as error:  # of another package: must not break our commands
         text = f"cannot be loaded: {type(error).__name__}: {error}"
         if isinstance(error, ImportError) and "pip install 'toolbus[" in str(error):
             # A package that names its extra itself is right about it.
