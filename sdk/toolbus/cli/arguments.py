@@ -492,7 +492,7 @@ def _values(file: int, name: str) -> Iterator[Any]:
         if not line.strip():
             continue
         try:
-            yield read_json(line.decode())
+            yield read_json(line.decode("utf-8-sig"))
         except (ValueError, RecursionError) as error:
             text = f"line {number} of {name} is not JSON: {error}"
             raise with_step(UsageError(text, executed="maybe"), _LINE_STEP) from error

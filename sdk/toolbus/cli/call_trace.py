@@ -129,7 +129,6 @@ class CallTrace(Tracing):
             if not reading.done() and self._facts is not None and room.is_connected:
                 await self._wait_for_reports(self._facts)
             reading.cancel()
-            await reports.aclose()
 
     def show(self, *, as_json: bool) -> None:
         """Print the tree on stderr; nothing if no call was made."""

@@ -214,14 +214,16 @@ class _Lines:
     def _server_times(self, attempt: _Attempt) -> _Times:
         """Return when an attempt was at the server, as far as its caller or its host tell."""
         duration_ns = round(attempt.call.duration_s * 1e9)
+        host = None if attempt.record is None else _of_record(attempt.record)[0]
         if attempt.first_ns is not None and attempt.last_ns is not None:
+            # The caller reads a result late if it is busy: the host ran within this time.
+            late_ns = max(0, attempt.first_ns - duration_ns - host.start_ns) if host else 0
             # Not before the caller sent it: the server may round.
-            start_ns = max(attempt.first_ns - duration_ns, self._facts.started_ns)
-            return _Times(start_ns, attempt.last_ns)
-        if attempt.record is not None:
-            start_ns, end_ns, _ = _of_record(attempt.record)[0]
+            start_ns = max(attempt.first_ns - late_ns - duration_ns, self._facts.started_ns)
+            return _Times(start_ns, attempt.last_ns - late_ns)
+        if host is not None:
             # The way to the host and back is taken to be equally long.
-            start_ns -= max(0, duration_ns - (end_ns - start_ns)) // 2
+            start_ns = host.start_ns - max(0, duration_ns - (host.end_ns - host.start_ns)) // 2
             return _Times(start_ns, start_ns + duration_ns)
         start_ns = self._facts.started_ns + attempt.place
         return _Times(start_ns, start_ns + duration_ns, "duration")
