@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import json as json_codec
 from collections.abc import Callable
@@ -63,8 +62,7 @@ def gateway(
 
 
 async def _serve(settings: GatewaySettings, announce: Callable[[str], None]) -> None:
-    stop = asyncio.Event()
-    stop_on_signals(asyncio.get_running_loop(), stop.set)
+    stop = stop_on_signals()
     service = GatewayService(settings)
     try:
         await service.start()
