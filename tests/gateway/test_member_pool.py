@@ -221,10 +221,11 @@ async def test_closing_ends_what_waits_and_what_runs(server: TestServer) -> None
     token = server.token("alice")
     async with ScriptedServer(None) as scripted, pool_of(scripted.url) as pool:
         opening = asyncio.create_task(member_of(pool, token))
-        await until(lambda: len(pool) == 1)
+        await until(lambda: scripted.asked == 1)
         await pool.aclose()
         with pytest.raises(Unavailable):
             await opening
+        await scripted.left.wait()
     async with pool_of(server.url) as pool, pool.lease(token, "lab", HERE) as member:
         await pool.aclose()
         with pytest.raises(Unavailable) as closed:
