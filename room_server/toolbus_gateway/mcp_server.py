@@ -54,26 +54,29 @@ class RunningCalls:
     """The calls that another request may cancel, by session and request id."""
 
     def __init__(self) -> None:
-        self._scopes: dict[tuple[Hashable, Hashable], CancelScope] = {}
+        self._scopes: dict[tuple[Hashable, Hashable], list[CancelScope]] = {}
 
     async def run(
         self, key: tuple[Hashable, Hashable], call: Awaitable[types.CallToolResult]
     ) -> types.CallToolResult:
         """Run a call that `cancel` with its key ends. Raises `MCPError` if that happens."""
         scope = CancelScope()
-        self._scopes[key] = scope
+        scopes = self._scopes.setdefault(key, [])
+        scopes.append(scope)
         try:
             with scope:
                 return await call
         finally:
-            if self._scopes.get(key) is scope:  # a client may use an id twice
+            scopes.remove(scope)
+            if not scopes:
                 del self._scopes[key]
         raise MCPError(REQUEST_CANCELLED, "Request cancelled")
 
     def cancel(self, key: tuple[Hashable, Hashable]) -> None:
-        """Cancel the call of a key, if it runs here."""
-        if (scope := self._scopes.get(key)) is not None:
-            scope.cancel()
+        """Cancel the call of a key, if it runs here; of an id in use twice nobody knows which."""
+        match self._scopes.get(key):
+            case [scope]:
+                scope.cancel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +107,7 @@ class GatewayServer:
         self._asker_of = asker_of
         self._settings = settings or CallSettings()
         self._listening: dict[Member, set[ListenHandler]] = {}
+        self._is_stopping = False
         self.running: RunningCalls = RunningCalls()
         self.mcp: Server[Any] = Server(
             "toolbus",
@@ -116,7 +120,8 @@ class GatewayServer:
         self.mcp.add_request_handler("tools/list", types.PaginatedRequestParams, self._list_tools)
 
     def end_listening(self) -> None:
-        """End all streams about changed lists, each with its last message."""
+        """End all streams about changed lists, each with its last message, and begin no more."""
+        self._is_stopping = True
         for handlers in self._listening.values():
             for handler in handlers:
                 handler.close()
@@ -180,6 +185,8 @@ class GatewayServer:
         end = member.on_end(handler.close)
         try:
             await member.follow()
+            if self._is_stopping:
+                raise MCPError(types.INTERNAL_ERROR, "the gateway is stopping")
             return await handler(ctx, params)
         except RoomException as error:
             raise _as_mcp_error(error) from error
