@@ -39,7 +39,6 @@ class Member:
     def __init__(self, room: RoomClient, definitions: Definitions) -> None:
         self.room = room
         self._definitions = definitions
-        self._rights = ToolRights(room.grants.agents)
         self._listings: dict[Target, Listing] = {}
         self._readings: dict[Target, asyncio.Task[Listing]] = {}
         """Those that read what is listed now; one that began before a change is not here."""
@@ -144,12 +143,13 @@ class Member:
         self._readings.clear()
 
     async def _read(self, target: Target) -> list[ToolDefinition]:
+        rights = ToolRights(self.room.grants.agents)  # a renewed token may have others
         if target.toolkit is not None:
             try:
                 proxy = await self._described(target)
             except NoHost:
                 return []
-            return await self._tools_of(proxy.info, proxy)
+            return await self._tools_of(proxy.info, rights, proxy)
         me = self.room.me.name, self.room.me.issuer
         if not self.room.grants.agents.use_tools:
             return []
@@ -163,12 +163,12 @@ class Member:
 
         async def tools_of(info: ToolkitInfo) -> list[ToolDefinition]:
             async with limit:
-                return await self._tools_of(info)
+                return await self._tools_of(info, rights)
 
         return [*chain(*await run_concurrently([tools_of(info) for info in usable]))]
 
     async def _tools_of(
-        self, info: ToolkitInfo, proxy: ToolkitProxy | None = None
+        self, info: ToolkitInfo, rights: ToolRights, proxy: ToolkitProxy | None = None
     ) -> list[ToolDefinition]:
         """Return the tools of a toolkit that the member may call."""
 
@@ -180,7 +180,7 @@ class Member:
             return None
 
         tools = await self._definitions.tools_of(info, describe)
-        return [tool for tool in tools if self._rights.may_call(tool.toolkit, tool.tool)]
+        return [tool for tool in tools if rights.may_call(tool.toolkit, tool.tool)]
 
     async def _described(self, target: Target) -> ToolkitProxy:
         assert target.toolkit is not None, "the path of a room has no definition"
