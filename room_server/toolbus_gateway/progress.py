@@ -35,6 +35,7 @@ class ProgressSender:
         self._heartbeat_s = heartbeat_s
         self._unsent: deque[Any] = deque(maxlen=_MAX_UNSENT)
         self._has_unsent = asyncio.Event()
+        self._is_sending = asyncio.Lock()
         self._progress = 0.0
         self._total: float | None = None
 
@@ -64,9 +65,11 @@ class ProgressSender:
             await self._flush()
 
     async def _flush(self) -> None:
-        while self._unsent:
-            await self._send(*self._facts(self._unsent.popleft()))
-        self._has_unsent.clear()
+        # Its end waits for a value that the task has taken: cancelling would lose that one.
+        async with self._is_sending:
+            while self._unsent:
+                await self._send(*self._facts(self._unsent.popleft()))
+            self._has_unsent.clear()
 
     def _facts(self, value: Any) -> tuple[float, float | None, str | None]:
         """Return progress, total and message of a value; None is a message without news.
