@@ -9,6 +9,7 @@ __all__ = [
     "MAX_DEFINITION_BYTES",
     "MAX_LISTENERS",
     "MAX_MEMBERS",
+    "MAX_NAME_CHARS",
     "MAX_REFUSED",
     "MAX_RESULT_BYTES",
     "MEMBER_IDLE_S",
@@ -25,6 +26,8 @@ LISTED_TOOLS: Final = 200
 TOOLS_TTL_S: Final = 10.0
 """For which a client may use a list again: one that is not told of changes would call tools that
 have gone."""
+MAX_NAME_CHARS: Final = 64
+"""Of the name of a tool: providers of models refuse a request with a longer one."""
 MAX_RESULT_BYTES: Final = 8 * 1024 * 1024
 """Of the content of one result: all of it is in memory, and a third more as base64."""
 MAX_DEFINITION_BYTES: Final = 64 * 1024 * 1024

@@ -17,8 +17,9 @@ from toolbus.room.room_client import RoomClient
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
 from toolbus.turns.builders import run_concurrently
 from toolbus.turns.turn_toolkits import DESCRIBED_AT_A_TIME
-from toolbus_gateway.definitions import Definitions, ToolDefinition
+from toolbus_gateway.definitions import Definitions
 from toolbus_gateway.listing import Listing, Target
+from toolbus_gateway.tool_definitions import ToolDefinition
 
 __all__ = ["Member"]
 
@@ -39,7 +40,6 @@ class Member:
     def __init__(self, room: RoomClient, definitions: Definitions) -> None:
         self.room = room
         self._definitions = definitions
-        self._rights = ToolRights(room.grants.agents)
         self._listings: dict[Target, Listing] = {}
         self._readings: dict[Target, asyncio.Task[Listing]] = {}
         """Those that read what is listed now; one that began before a change is not here."""
@@ -91,12 +91,7 @@ class Member:
         reading = asyncio.current_task()
         try:
             await self.follow()
-            listing = Listing(await self._read(target), target)
-            for tool in listing.left_out:
-                _logger.info(
-                    "%s.%s is not listed for clients of MCP: a call has to send an %s",
-                    *(tool.toolkit, tool.tool, tool.needs),
-                )
+            listing = self._definitions.listing(await self._read(target), target)
             if self._readings.get(target) is reading:
                 self._listings[target] = listing
             return listing
@@ -144,12 +139,13 @@ class Member:
         self._readings.clear()
 
     async def _read(self, target: Target) -> list[ToolDefinition]:
+        rights = ToolRights(self.room.grants.agents)  # a renewed token may have others
         if target.toolkit is not None:
             try:
                 proxy = await self._described(target)
             except NoHost:
                 return []
-            return await self._tools_of(proxy.info, proxy)
+            return await self._tools_of(proxy.info, rights, proxy)
         me = self.room.me.name, self.room.me.issuer
         if not self.room.grants.agents.use_tools:
             return []
@@ -163,12 +159,12 @@ class Member:
 
         async def tools_of(info: ToolkitInfo) -> list[ToolDefinition]:
             async with limit:
-                return await self._tools_of(info)
+                return await self._tools_of(info, rights)
 
         return [*chain(*await run_concurrently([tools_of(info) for info in usable]))]
 
     async def _tools_of(
-        self, info: ToolkitInfo, proxy: ToolkitProxy | None = None
+        self, info: ToolkitInfo, rights: ToolRights, proxy: ToolkitProxy | None = None
     ) -> list[ToolDefinition]:
         """Return the tools of a toolkit that the member may call."""
 
@@ -180,7 +176,7 @@ class Member:
             return None
 
         tools = await self._definitions.tools_of(info, describe)
-        return [tool for tool in tools if self._rights.may_call(tool.toolkit, tool.tool)]
+        return [tool for tool in tools if rights.may_call(tool.toolkit, tool.tool)]
 
     async def _described(self, target: Target) -> ToolkitProxy:
         assert target.toolkit is not None, "the path of a room has no definition"
