@@ -302,7 +302,7 @@ def _cancelled_id(body: bytes) -> Hashable:
         return None
     match message:
         case {"method": "notifications/cancelled", "params": {"requestId": str() | int() as found}}:
-            return found
+            return None if isinstance(found, bool) else found  # `true` would be 1
     return None
 
 
