@@ -16,8 +16,9 @@ from toolbus.room.room_client import RoomClient
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
 from toolbus.turns.builders import run_concurrently
 from toolbus.turns.turn_toolkits import DESCRIBED_AT_A_TIME
-from toolbus_gateway.definitions import Definitions, ToolDefinition
+from toolbus_gateway.definitions import Definitions
 from toolbus_gateway.listing import Listing, Target
+from toolbus_gateway.tool_definitions import ToolDefinition
 
 __all__ = ["Member"]
 
@@ -89,12 +90,7 @@ class Member:
         reading = asyncio.current_task()
         try:
             await self.follow()
-            listing = Listing(await self._read(target), target)
-            for tool in listing.left_out:
-                _logger.info(
-                    "%s.%s is not listed for clients of MCP: a call has to send an %s",
-                    *(tool.toolkit, tool.tool, tool.needs),
-                )
+            listing = self._definitions.listing(await self._read(target), target)
             if self._readings.get(target) is reading:
                 self._listings[target] = listing
             return listing

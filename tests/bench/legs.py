@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 ROLES = ("router", "host", "caller")
+REVISIONS = ("2026-07-28", "2025-11-25")
+"""Of MCP."""
 FILE_BYTES = 64 * 1024 * 1024
 SPANS_PER_CALL = 4
 """Of the caller, the server, the host, and the tool."""
@@ -165,8 +167,9 @@ CROSSBAR = Leg(
 FASTMCP = Leg(
     "fastmcp",
     "bench.rivals.fastmcp_leg",
-    "MCP over streamable HTTP as FastMCP sets it up: one hop, no router",
-    ("host", "caller"),
+    "MCP over streamable HTTP as FastMCP sets it up: one hop, no router. `loader` sends it raw "
+    "requests, as the caller of `gateway` does",
+    ("host", "caller", "loader"),
     is_rival=True,
 )
 NODES = Leg(
@@ -235,6 +238,13 @@ MCP = Leg(
     "bench.toolkits.mcp_leg",
     "a tool of an MCP server over stdio: through a room, or with the client of the MCP SDK alone",
     ("router", "host", "caller", "alone"),
+    _UNSAMPLED,
+)
+GATEWAY = Leg(
+    "gateway",
+    "bench.gateway_leg",
+    "the gateway before a room: raw requests of MCP over HTTP, one response for each",
+    ("router", "host", "door", "caller"),
     _UNSAMPLED,
 )
 OPENAPI = Leg(
@@ -379,6 +389,23 @@ GROUPS = (
         (
             Contender(MCP, "MCP through a room"),
             Contender(MCP, "MCP client alone", "alone", processes=("alone",)),
+        ),
+        (ALONE, IN_FLIGHT),
+        rounds=2,
+    ),
+    Group(
+        "gateway",
+        tuple(
+            contender
+            for revision in REVISIONS
+            for contender in (
+                Contender(
+                    GATEWAY, f"gateway, {revision}", "caller", {"revision": revision}, ("door",)
+                ),
+                Contender(
+                    FASTMCP, f"FastMCP, {revision}", "loader", {"revision": revision}, ("host",)
+                ),
+            )
         ),
         (ALONE, IN_FLIGHT),
         rounds=2,

@@ -14,6 +14,7 @@ from bench.legs import (
     LOOP,
     MADE,
     RECORDED,
+    REVISIONS,
     ROUNDS,
     SEARCHES,
     SPANS_PER_CALL,
@@ -25,9 +26,9 @@ from bench.rounds import IDLE, Part, Results, Round, whole
 
 CLOSE = 0.1
 """By what share of its must a row may be missed to be measured again."""
-P50, RATE, ABOVE, MS = "p50", "rate", "above", "ms"
+P50, RATE, ABOVE, MS, CPU = "p50", "rate", "above", "ms", "cpu"
 """Ratios of medians or of rates; by how much one median is above the other, in medians of `LOOP`;
-or a median, which depends on the machine and is only reported."""
+a median, which depends on the machine and is only reported; or a ratio of processor time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Row:
             return f"{text}: {self.load.name}, p50"
         if self.figure == MS:
             return f"{self.contender}: {self.load.name}, p50"
-        figure = "p50" if self.figure == P50 else self.load.unit
+        figure = {P50: "p50", CPU: "processor time"}.get(self.figure, self.load.unit)
         return f"{self.contender} / {self.against}: {self.load.name}, {figure}"
 
     @property
@@ -89,6 +90,8 @@ class Row:
         """Return the median over pairs of parts measured next to each other."""
         if self.figure == MS:
             return statistics.median(part.p50_us for part in round_[self.contender]) / 1e3
+        if self.figure == CPU:
+            return self._cpu_ratio(round_)
         pairs = zip(round_[self.contender], round_[self.against], strict=True)
         if self.figure == ABOVE:
             above = statistics.median(one.p50_us - other.p50_us for one, other in pairs)
@@ -105,7 +108,7 @@ class Row:
         one, other = whole(round_[self.contender]), whole(round_[self.against])
         if self.figure == ABOVE:
             return (one.total_cpu_us - other.total_cpu_us) / whole(round_[LOOP.name]).total_cpu_us
-        if self.figure == P50:
+        if self.figure in (P50, CPU):
             return one.total_cpu_us / other.total_cpu_us
         return one.per_s_by_cpu / other.per_s_by_cpu
 
@@ -148,6 +151,12 @@ def _in_loops(group: str, must: float, aim: float, load: Load, contender: str) -
     return Row(group, must, aim, load, contender, LOOP.name, P50)
 
 
+def _doors(revision: str, load: Load, cpu: float, rate: float) -> tuple[Row, Row]:
+    """Return the rows of one revision: the processor time of the doors alone, and the rates."""
+    doors = f"gateway, {revision}", f"FastMCP, {revision}"
+    return Row("gateway", cpu, None, load, *doors, CPU), Row("gateway", rate, None, load, *doors)
+
+
 ROWS = (
     _toolbus("calls", "relay", ALONE, P50, 1.15, 1.0),
     _toolbus("calls", "relay", IN_FLIGHT, RATE, 1.3, 1.7),
@@ -173,6 +182,12 @@ ROWS = (
     Row("imports", None, None, STARTS, "`toolbus call`", figure=MS),
     Row("mcp", 1.3, 1.15, ALONE, "MCP through a room", "MCP client alone", P50),
     Row("mcp", None, None, IN_FLIGHT, "MCP through a room", "MCP client alone"),
+    *(
+        row
+        for revision, cpu, rate in zip(REVISIONS, (0.6, 0.8), (1.5, 1.2), strict=True)
+        for load in (ALONE, IN_FLIGHT)
+        for row in _doors(revision, load, cpu, rate)
+    ),
     _in_loops("openapi", 2_000.0, 1_000.0, MADE, "1,000 operations in JSON"),
     _in_loops("openapi", 2_000.0, 1_000.0, MADE, "1,000 operations in YAML"),
     _in_loops("openapi", 2_000.0, 1_000.0, MADE, "1,000 operations with recursive schemas"),

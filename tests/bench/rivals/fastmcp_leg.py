@@ -12,6 +12,7 @@ import socket
 from importlib.metadata import version
 from typing import Any
 
+from bench import mcp_load
 from bench.role import Facts, run_role, serve_calls, serve_orders
 
 
@@ -32,7 +33,8 @@ async def host(_facts: Facts) -> None:
             await asyncio.sleep(0.01)
             if serving.done():
                 raise RuntimeError("uvicorn ended before it was ready")
-        await serve_orders(url=f"http://127.0.0.1:{listener.getsockname()[1]}/mcp")
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+        await serve_orders(url=url, door=url, tool="add")
         server.should_exit = True
         await serving
 
@@ -57,4 +59,4 @@ async def versions(_facts: Facts) -> None:
 
 
 if __name__ == "__main__":
-    run_role({"host": host, "caller": caller, "versions": versions})
+    run_role({"host": host, "caller": caller, "loader": mcp_load.caller, "versions": versions})
