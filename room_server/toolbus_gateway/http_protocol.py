@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from toolbus.transport.client_addresses import TrustedProxies, address_of
@@ -37,23 +37,12 @@ class Connections:
     Args:
         max_per_address: The requests of one address at a time; 0 for any number.
         trusted_proxies: Networks.
-        headers_s: In which the head of a request has to arrive.
-        body_s: In which its body has to arrive.
     """
 
-    def __init__(
-        self,
-        max_per_address: int,
-        trusted_proxies: tuple[str, ...],
-        *,
-        headers_s: float = MAX_HEADERS_S,
-        body_s: float = MAX_BODY_S,
-    ) -> None:
+    def __init__(self, max_per_address: int, trusted_proxies: tuple[str, ...]) -> None:
         self._limit = max_per_address and max_per_address + _REFUSED_CONNECTIONS
         self._proxies = TrustedProxies(trusted_proxies)
         self._counts: Counter[str] = Counter()
-        self.headers_s: float = headers_s
-        self.body_s: float = body_s
 
     def add(self, peer: str) -> str | None:
         """Count a connection, and return as what; None if there are too many."""
@@ -103,6 +92,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._reads_headers = True
         self._reads_body = False
         self._timer: asyncio.TimerHandle | None = None
+        self._cycles: list[RequestResponseCycle] = []
+        """The requests that may not have their response yet."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin; a connection without a request has a time too."""
@@ -119,6 +110,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._counts.remove(self._counted_as)
         self._reads_headers = self._reads_body = False
         self._watch()
+        for cycle in self._cycles:  # uvicorn does so for the last one alone
+            cycle.disconnected = not cycle.response_complete
+            cycle.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -170,6 +164,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self._reads_headers = False
         self._reads_body = True
         super().on_headers_complete()
+        unanswered = [cycle for cycle in self._cycles if not cycle.response_complete]
+        self._cycles = [*unanswered, self.cycle]
 
     def _take_host(self) -> None:
         """Let the authority of an absolute target be the host, as RFC 9112 (3.2.2) says."""
@@ -232,9 +228,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self._timer.cancel()
             self._timer = None
         if self._reads_body:
-            self._timer = self.loop.call_later(self._counts.body_s, self._too_slow)
+            self._timer = self.loop.call_later(MAX_BODY_S, self._too_slow)
         elif self._reads_headers:
-            self._timer = self.loop.call_later(self._counts.headers_s, self._too_slow)
+            self._timer = self.loop.call_later(MAX_HEADERS_S, self._too_slow)
 
     def _too_slow(self) -> None:
         self._timer = None
