@@ -86,8 +86,8 @@ async def test_many_tools_are_found_described_and_called(
 
         seen: list[Any] = []
 
-        async def on_progress(done: float, total: float | None, message: str | None) -> None:
-            seen.append((done, total, message))
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+            seen.append((progress, total, message))
 
         painted = await client.call_tool(
             "tools__call",
