@@ -13,11 +13,11 @@ from toolbus_gateway.limits import LISTED_TOOLS
 from toolbus_gateway.names import listed_name, own_name
 from toolbus_gateway.tool_definitions import ToolDefinition
 
-__all__ = ["ListedTool", "Listing", "Target"]
+__all__ = ["MAX_COMPARED", "ListedTool", "Listing", "Target"]
 
 _NEAR = 3
 """How many near names a client reads in place of a wrong one."""
-_MAX_COMPARED = 1_000
+MAX_COMPARED = 1_000
 """Names that a wrong one is compared with, 10 us for each, while other requests wait."""
 _MAX_CHARS = 200
 """Of a wrong name that is compared."""
@@ -80,5 +80,5 @@ class Listing:
 
     def near(self, name: str) -> list[str]:
         """Return the names that a wrong one may mean."""
-        names = islice(self.tools, _MAX_COMPARED)
+        names = islice(self.tools, MAX_COMPARED)
         return get_close_matches(name[:_MAX_CHARS], names, n=_NEAR)

@@ -23,10 +23,12 @@ from mcp.shared.exceptions import MCPError
 from toolbus.errors import RoomException
 from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus_gateway.limits import MAX_LISTENERS, TOOLS_TTL_S
-from toolbus_gateway.listing import ListedTool, Target
+from toolbus_gateway.listing import Target
 from toolbus_gateway.member import Member
+from toolbus_gateway.names import SEARCH_NAMES
 from toolbus_gateway.progress import ProgressSender
 from toolbus_gateway.results import ERROR_KEY, error_result
+from toolbus_gateway.search import NamedCall, ToolSearches
 from toolbus_gateway.tool_calls import CallSettings, call_tool
 
 __all__ = ["ASKER", "ASKER_KEY", "Asker", "GatewayServer", "RunningCalls", "as_mcp_error"]
@@ -106,6 +108,7 @@ class GatewayServer:
     ) -> None:
         self._asker_of = asker_of
         self._settings = settings or CallSettings()
+        self._searches = ToolSearches()
         self._listening: dict[Member, set[ListenHandler]] = {}
         self._is_stopping = False
         self.running: RunningCalls = RunningCalls()
@@ -137,7 +140,7 @@ class GatewayServer:
         except RoomException as error:
             raise as_mcp_error(error) from error
         return {
-            "tools": listing.wire,
+            "tools": self._searches.wire(listing),
             "ttlMs": int(TOOLS_TTL_S * 1000),
             "cacheScope": "private",
             "resultType": "complete",
@@ -150,27 +153,36 @@ class GatewayServer:
         if params.request_state is not None or params.input_responses is not None:
             raise MCPError(types.INVALID_PARAMS, "this server has asked for no input")
         try:
-            tool = await self._find(asker, params.name)
+            found = await self._find(asker, params.name, params.arguments or {})
         except RoomException as error:
             return error_result(error)
+        if isinstance(found, types.CallToolResult):
+            return found
         progress = None
         if ctx.meta is not None and ctx.meta.get("progress_token") is not None:
             progress = ProgressSender(ctx.session.report_progress)
-        call = call_tool(asker.member, tool, params.arguments or {}, self._settings, progress)
+        call = call_tool(asker.member, *found, self._settings, progress)
         if asker.session is None:
             return await call
         return await self.running.run((asker.session, ctx.request_id), call)
 
-    async def _find(self, asker: Asker, name: str) -> ListedTool:
-        """Return a tool by its listed name. Raises `MCPError` and `RoomException`."""
+    async def _find(
+        self, asker: Asker, name: str, arguments: dict[str, Any]
+    ) -> NamedCall | types.CallToolResult:
+        """Return the call of a tool by its listed name, or the result of a search for tools.
+
+        Raises `MCPError` and `RoomException`.
+        """
         listing = await asker.member.listing(asker.target)
+        if listing.is_searched and name in SEARCH_NAMES:
+            return await self._searches.use(listing, name, arguments)
         tool = listing.tools.get(name)
         if tool is None:
             near = listing.near(name)
             hint = f"; near names: {', '.join(near)}" if near else ""
             text = f"there is no tool {one_line(name, SHOWN_CHARS)} here{hint}"
             raise MCPError(types.INVALID_PARAMS, text, data={"near": near})
-        return tool
+        return NamedCall(tool, arguments)
 
     async def _listen(
         self, ctx: _Context, params: types.SubscriptionsListenRequestParams
