@@ -9,6 +9,7 @@ import httpx2
 import pytest
 from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
+from mcp_types import RequestParamsMeta
 
 from gateway.conftest import REVISIONS
 from support.processes.command_line import CommandLine
@@ -45,7 +46,10 @@ async def test_spans_of_a_call_are_below_that_of_the_client(
     traced: TracedRoom, address: str, mode: str
 ) -> None:
     trace_id = f"{REVISIONS.index(mode) + 1:032x}"
-    meta = {"traceparent": f"00-{trace_id}-{PARENT}-01", "tracestate": "vendor=1"}
+    meta: RequestParamsMeta = {
+        "traceparent": f"00-{trace_id}-{PARENT}-01",
+        "tracestate": "vendor=1",
+    }
     token = traced.processes.token("carol", ApiScope.full())
     headers = {"Authorization": f"Bearer {token}"}
     async with (
