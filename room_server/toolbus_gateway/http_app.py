@@ -89,6 +89,9 @@ class _McpEndpoint:
         self._manager = manager
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # The parser leaves the white space behind a value, which is not part of it (RFC 9110, 5.5).
+        fields = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
+        scope = {**scope, "headers": fields}
         found = _target_of(scope)
         headers = Headers(scope=scope)
         token = _bearer(headers)
