@@ -32,17 +32,16 @@ class NpmClients:
     folder: Path
     """What contains `node_modules`."""
 
-    def command(self, program: str) -> list[str]:
+    def program(self, name: str) -> list[str]:
         """Return the command of a program that a package brings."""
-        return [self.node, str(self.folder / "node_modules" / ".bin" / program)]
+        return [self.node, str(self.folder / "node_modules" / ".bin" / name)]
 
-    def script(self, name: str) -> list[str]:
-        """Return the command of a script beside this file, which finds the packages."""
-        copied = self.folder / name
-        # Node looks for packages beside the script, and the repository has none.
-        if not copied.exists() or copied.read_bytes() != (_SOURCES / name).read_bytes():
-            _copy(_SOURCES / name, copied)
-        return [self.node, str(copied)]
+    def script(self, name: str, folder: Path) -> list[str]:
+        """Return the command of a script, copied to a folder where Node finds the packages."""
+        for path in _SOURCES.glob("*.mjs"):
+            shutil.copy(path, folder)
+        (folder / "node_modules").symlink_to(self.folder / "node_modules")
+        return [self.node, str(folder / name)]
 
 
 def npm_clients() -> NpmClients:
@@ -80,10 +79,3 @@ def _install(npm: list[str], folder: Path) -> None:
         pytest.fail(
             f"npm ci failed: is the registry reached?\n{done.stderr[-2000:]}", pytrace=False
         )
-
-
-def _copy(source: Path, target: Path) -> None:
-    """Copy as a whole, for a test of another process that starts it meanwhile."""
-    with tempfile.NamedTemporaryFile(dir=target.parent, delete=False) as file:
-        file.write(source.read_bytes())
-    Path(file.name).rename(target)

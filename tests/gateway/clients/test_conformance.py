@@ -28,7 +28,7 @@ _PASSED_BEYOND = {
 """Of the scenarios that a revision does not require, those that pass."""
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(400)  # the first run installs
 @pytest.mark.parametrize(("revision", "least"), [("2026-07-28", 14), ("2025-11-25", 10)])
 async def test_the_suite_fails_only_where_it_is_expected(
     door: Door, npm: NpmClients, revision: str, least: int, tmp_path: Path
@@ -42,7 +42,7 @@ async def test_the_suite_fails_only_where_it_is_expected(
     ):
         expected = _FOLDER / f"expected_failures_{revision}.yaml"
         process = await asyncio.create_subprocess_exec(
-            *npm.command("conformance"),
+            *npm.program("conformance"),
             *("server", "--url", url, "--requirements", revision),
             *("--expected-failures", str(expected), "--output-dir", str(tmp_path)),
             stdout=asyncio.subprocess.PIPE,
