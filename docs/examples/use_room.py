@@ -16,7 +16,8 @@ async def main(address: str) -> None:
             result = await client.call_tool("words__count", {"text": "a b a"})
             print(result.structured_content)
             wrong = await client.call_tool("words__count", {"txt": "a b a"})
-            print(wrong.is_error, wrong.meta["toolbus/error"]["executed"])
+            facts = (wrong.meta or {})["toolbus/error"]
+            print(facts["code"], facts["executed"])
 
 
 asyncio.run(main(sys.argv[1]))
