@@ -53,11 +53,11 @@ async def test_metrics_count_requests_and_calls(door: Door) -> None:
     assert after["connections"] == len(REVISIONS)  # each client had a token of its own
     assert (after["calls_in_flight"], after["connections_busy"]) == (0, 0)
     for revision in ("2026-07-28", "2025-11-25"):
-        assert after[f"requests_total {revision} tools/call 200"] == 1
-    assert after["requests_total none initialize 200"] == 1
-    assert after["requests_total other other 401"] == 2
+        assert after[f"requests_total 200 tools/call {revision}"] == 1
+    assert after["requests_total 200 initialize none"] == 1
+    assert after["requests_total 401 other other"] == 2
     assert after["tokens_refused_total"] == 2
-    assert after["request_duration_seconds_bucket tools/call +Inf"] == 2
+    assert after["request_duration_seconds_bucket +Inf tools/call"] == 2
     assert after["request_duration_seconds_count other"] == 2
     assert after["request_duration_seconds_sum tools/call"] > 0
 

@@ -11,9 +11,11 @@ import logging
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
+from urllib.parse import urlsplit
 
 from toolbus.auth.keys import KeyRing
 from toolbus.bounded_logging import bounded_logger
@@ -81,6 +83,9 @@ class ServeOptions:
     node: str
     workers: int
     metrics: Switch
+    gateway: bool = False
+    gateway_port: int = 7718
+    trusted_hosts: list[str] = field(default_factory=list)
 
     def to_settings(
         self, variables: Mapping[str, str], warn: Callable[[str], None]
@@ -95,6 +100,8 @@ class ServeOptions:
         if not trusted:
             raise UsageError(_NO_KEYS)
         _check_workers(self.workers, self.redis)
+        if self.gateway:
+            _check_gateway(self.workers, has_tls=tls is not None)
         try:
             keys = KeyRing(trusted)
             keys.aliases()
@@ -213,6 +220,17 @@ def load_keys(path: Path) -> KeyRing:
         raise UsageError(str(error)) from error
 
 
+def _check_gateway(workers: int, *, has_tls: bool) -> None:
+    beside = "start `toolbus gateway` beside the server"
+    if workers > 1:
+        raise UsageError(f"--gateway is for one process: leave --workers out, or {beside}")
+    if has_tls:
+        raise UsageError(
+            "--gateway connects to the server by its address, for which no certificate is made: "
+            f"let a proxy speak TLS, or {beside} with the name of the certificate in --url"
+        )
+
+
 def _check_workers(count: int, redis: str | None) -> None:
     if count > 1 and redis is None:
         raise UsageError(
@@ -227,14 +245,15 @@ def run(
     options: ServeOptions,
     settings: ServerSettings,
     variables: Mapping[str, str],
-    announce: Callable[[str], object],
+    announce: Callable[..., object],
     *,
     supervisor: int | None = None,
 ) -> None:
     """Run a server until SIGTERM or SIGINT, then drain it; a second signal ends the process.
 
-    `announce` is called with the server's URL once it listens. A worker shares its port with the
-    other workers; `supervisor` is the descriptor of a pipe whose end means that it stops.
+    `announce` is called with the server's URL, and that of a gateway, once it listens. A worker
+    shares its port with the other workers; `supervisor` is the descriptor of a pipe whose end means
+    that it stops.
 
     Raises:
         UsageError: The address is not available.
@@ -250,7 +269,7 @@ async def _serve(
     options: ServeOptions,
     settings: ServerSettings,
     variables: Mapping[str, str],
-    announce: Callable[[str], object],
+    announce: Callable[..., object],
     supervisor: int | None,
 ) -> None:
     stop = asyncio.Event()
@@ -269,16 +288,49 @@ async def _serve(
             return
     except OSError as error:
         raise listen_error(error, settings.host, settings.port) from error
-    announce(server.url)
     following = asyncio.create_task(reloader.follow())
     try:
-        await stop.wait()
+        async with AsyncExitStack() as stack:
+            addresses = await _enter_gateway(stack, options, server.url)
+            announce(server.url, *addresses)
+            await stop.wait()
+    except UsageError:
+        await server.stop()
+        raise
     finally:
         following.cancel()
         await asyncio.wait([following])
     if supervisor is not None:
         server.stop_listening()  # so that new connections go to the other workers
     await server.stop()
+
+
+async def _enter_gateway(stack: AsyncExitStack, options: ServeOptions, url: str) -> list[str]:
+    """Start the gateway, if one is wanted, and return its address. Raises UsageError."""
+    if not options.gateway:
+        return []
+    from toolbus_server.process.gateways import load_gateway  # few servers have one
+
+    host = urlsplit(url).hostname or ""
+    # By loopback where it listens everywhere: a packet to 0.0.0.0 goes there on Linux alone.
+    place = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host)
+    try:
+        gateway = load_gateway()(
+            url if place is None else f"ws://{place}:{urlsplit(url).port}",
+            host=host,
+            port=options.gateway_port,
+            tls=None,
+            drain_s=options.drain_s,
+            trusted_hosts=tuple(options.trusted_hosts),
+            trusted_origins=tuple(map(read_origin, options.trusted_origins)),
+            trusted_proxies=read_proxies(options.trusted_proxies),
+            has_metrics=options.metrics == "on",
+        )
+        return [await stack.enter_async_context(gateway)]
+    except OSError as error:
+        raise listen_error(error, host, options.gateway_port, "--gateway-port") from error
+    except ValueError as error:
+        raise UsageError(f"--gateway: {error}") from error
 
 
 def log_to_stderr(node: str = "", output: LogOutput | None = None) -> None:

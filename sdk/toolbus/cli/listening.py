@@ -71,11 +71,11 @@ def read_origin(text: str) -> str:
     return origin
 
 
-def listen_error(error: OSError, host: str, port: int) -> UsageError:
+def listen_error(error: OSError, host: str, port: int, option: str = "--port") -> UsageError:
     """Return the error of a command whose server cannot listen on its address."""
     if error.errno == errno.EADDRINUSE:
         return UsageError(
-            f"port {port} is in use: stop what listens there, or choose another with --port"
+            f"port {port} is in use: stop what listens there, or choose another with {option}"
         )
     reason = error.strerror or error
     return UsageError(f"cannot listen on {host}, port {port}: {reason}")
