@@ -46,7 +46,7 @@ async def test_spans_of_a_call_are_below_that_of_the_client(
     traced: TracedRoom, address: str, mode: str
 ) -> None:
     trace_id = f"{REVISIONS.index(mode) + 1:032x}"
-    meta: RequestParamsMeta = {
+    meta: Any = {
         "traceparent": f"00-{trace_id}-{PARENT}-01",
         "tracestate": "vendor=1",
     }
