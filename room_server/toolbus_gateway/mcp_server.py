@@ -31,7 +31,7 @@ from toolbus_gateway.results import ERROR_KEY, error_result
 from toolbus_gateway.search import NamedCall, ToolSearches
 from toolbus_gateway.tool_calls import CallSettings, call_tool
 
-__all__ = ["ASKER", "ASKER_KEY", "Asker", "GatewayServer", "RunningCalls"]
+__all__ = ["ASKER", "ASKER_KEY", "Asker", "GatewayServer", "RunningCalls", "as_mcp_error"]
 
 _Context: TypeAlias = ServerRequestContext[Any, Any]
 
@@ -138,7 +138,7 @@ class GatewayServer:
         try:
             listing = await asker.member.listing(asker.target)
         except RoomException as error:
-            raise _as_mcp_error(error) from error
+            raise as_mcp_error(error) from error
         return {
             "tools": self._searches.wire(listing),
             "ttlMs": int(TOOLS_TTL_S * 1000),
@@ -201,7 +201,7 @@ class GatewayServer:
                 raise MCPError(types.INTERNAL_ERROR, "the gateway is stopping")
             return await handler(ctx, params)
         except RoomException as error:
-            raise _as_mcp_error(error) from error
+            raise as_mcp_error(error) from error
         finally:
             end()
             handlers.discard(handler)
@@ -220,7 +220,7 @@ def _input_schema(name: str) -> Mapping[str, Any] | None:
     return None if tool is None else tool.definition.body["inputSchema"]
 
 
-def _as_mcp_error(error: RoomException) -> MCPError:
+def as_mcp_error(error: RoomException) -> MCPError:
     """Return an error of the room for a method that has no result for it."""
     meta = error_result(error).meta or {}
     return MCPError(types.INTERNAL_ERROR, error.message, data=meta.get(ERROR_KEY))

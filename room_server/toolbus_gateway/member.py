@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from itertools import chain
 
 from toolbus.auth.grants import ToolRights
 from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency.tasks import retrieve_error
-from toolbus.errors import NoHost, NotFound, PermissionDenied
+from toolbus.errors import DefinitionChanged, NoHost, NotFound, PermissionDenied
 from toolbus.room.events import EventStream, RoomEvent
 from toolbus.room.room import connection_of
 from toolbus.room.room_client import RoomClient
@@ -171,8 +170,12 @@ class Member:
         async def describe() -> ToolkitProxy | None:
             if proxy is not None:
                 return proxy
-            with suppress(NotFound, NoHost, PermissionDenied):  # it has gone meanwhile
+            try:
                 return await self._described(Target(info.name))
+            except (NotFound, NoHost, PermissionDenied):  # it has gone meanwhile
+                pass
+            except DefinitionChanged as error:  # it is not that of the lock file
+                _logger.warning("toolkit %s is not listed: %s", info.name, error)
             return None
 
         tools = await self._definitions.tools_of(info, describe)

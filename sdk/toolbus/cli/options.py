@@ -11,6 +11,8 @@ import functools
 import inspect
 import logging
 import os
+import shlex
+import stat
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, fields
@@ -38,6 +40,7 @@ __all__ = [
     "read_mib",
     "require_utf8",
     "takes",
+    "warn_if_readable",
     "with_parameters",
 ]
 
@@ -119,10 +122,10 @@ _CHOSEN = "toolbus.log"
 
 
 def add_log_options(command: Any) -> None:
-    """Give a command the options; one that is not a group logs as they say while it runs."""
+    """Give a command the options; one that does something itself logs as they say meanwhile."""
     # Copies, because `app` adds checks to the options of each command.
     command.params.extend(copy(option) for option in log_options())
-    if isinstance(command, TyperGroup):
+    if isinstance(command, TyperGroup) and not command.invoke_without_command:
         return
     run = command.invoke
 
@@ -130,8 +133,11 @@ def add_log_options(command: Any) -> None:
         chosen: dict[str, Any] = ctx.meta.get(_CHOSEN, {})
         if not chosen and not os.environ.get(_VARIABLE):
             return run(ctx)
-        from toolbus.log_output import LogOutput  # most commands log as they do by themselves
+        # Most commands log as they do by themselves.
+        from toolbus.log_output import LogOutput, chosen_output
 
+        if chosen_output() is not None:  # that of the group which this command is in
+            return run(ctx)
         output = LogOutput(_level(ctx, chosen), as_json=chosen.get("_log_json", False))
         with output.running():
             return run(ctx)
@@ -260,7 +266,6 @@ class RecordChoices:
         """
         if self.records is False or not self.are_given:
             return None
-        from toolbus.cli.arguments import warn_if_readable
         from toolbus.records.records import Records
         from toolbus.records.sqlite_file import RecordsUnavailable
         from toolbus.settings import records_file
@@ -330,6 +335,13 @@ def read_mib(value: str | int) -> int:
         return int(text)
     text = text[:SHOWN_CHARS]
     raise typer.BadParameter(f"{text!r} is not a whole number of MiB: write 64 for 64 MiB")
+
+
+def warn_if_readable(flag: str, path: Path) -> None:
+    """Warn of the private file of a flag if other users can read it; one that we make is 0600."""
+    if path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+        text = f"{flag}: other users can read {path}: chmod 600 {shlex.quote(str(path))}"
+        typer.echo(text, err=True)
 
 
 def require_utf8(option: Any) -> None:

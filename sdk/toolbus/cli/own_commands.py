@@ -190,6 +190,12 @@ OWN_COMMANDS: Mapping[str, OwnCommand] = MappingProxyType(
             "toolbus.cli.commands.context:context",
             "Name sets of settings, such as server and room; choose one.",
         ),
+        "mcp": OwnCommand(
+            "Connect",
+            "toolbus_gateway.mcp_commands:mcp",
+            "For editors; to host MCP servers: `toolbus host mcp`.",
+            ("gateway",),
+        ),
         "doctor": OwnCommand(
             "More",
             "toolbus.cli.commands.doctor:doctor",
