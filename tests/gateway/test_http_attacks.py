@@ -112,6 +112,7 @@ LARGE = {
     "a header name without an end": GET + b"a" * MIB,
     "many headers": GET + b"A: b\r\n" * MAX_HEADERS + END,
     "a target": b"GET /" + b"a" * MAX_HEADER_BYTES + b" HTTP/1.1\r\n" + HOST + END,
+    "a target without an end": b"GET /" + b"a" * MIB,
     "a trailer without an end": POST + CHUNKED + b"\r\n0\r\nA: " + b"a" * MIB,
     "many trailers": POST + CHUNKED + b"\r\n0\r\n" + b"A: b\r\n" * MAX_HEADER_BYTES,
     "an extension of a chunk without an end": POST + CHUNKED + b"\r\n3;" + b"a" * MIB,

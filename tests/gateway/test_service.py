@@ -91,7 +91,8 @@ async def test_stop_lets_calls_end_and_refuses_new_ones(monkeypatch: pytest.Monk
         running = asyncio.create_task(http.post(door.address(), **call))
         await waiting.started.wait()
         stopping = asyncio.create_task(door.service.stop())
-        await is_draining(http, door.service.url)
+        for _ in range(300):  # many times what it takes to end
+            await is_draining(http, door.service.url)
         refused = await http.post(door.address(), **call)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         waiting.release.set()
