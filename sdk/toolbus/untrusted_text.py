@@ -16,13 +16,13 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["SHOWN_CHARS", "json_text", "one_line", "printable", "shortened", "visible"]
+__all__ = ["BLANK", "SHOWN_CHARS", "json_text", "one_line", "printable", "shortened", "visible"]
 
 SHOWN_CHARS = 200
 """How much of a text of others a message shows, where nothing else decides its length."""
 
 _CUT = "…"
-_BLANK = frozenset(
+BLANK = frozenset(
     map(chr, (0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0, 0x16FE4))
 ) | frozenset(map(chr, (*range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))))
 """Printable for `str.isprintable`, and without a shape: fillers and variation selectors."""
@@ -104,7 +104,7 @@ def visible(text: str, max_chars: int | None = None) -> str:
 
 def _is_hidden(character: str) -> bool:
     if character.isprintable():
-        return character in _BLANK
+        return character in BLANK
     if character in "\n\t" or ord(character) in _EMOJI:
         return False
     return unicodedata.category(character) != "Zs"
@@ -127,13 +127,13 @@ def _has_effect(text: str, at: int) -> bool:
 
 def _is_symbol(character: str) -> bool:
     """Whether it is an emoji, or another symbol or sign that may be drawn as one."""
-    if not character or character in _BLANK:
+    if not character or character in BLANK:
         return False
     return ord(character) in _EMOJI or unicodedata.category(character)[0] in "SP"
 
 
 def _joins(character: str) -> bool:
-    if character in _BLANK or bisect_right(_JOINING, ord(character)) % 2 == 0:
+    if character in BLANK or bisect_right(_JOINING, ord(character)) % 2 == 0:
         return False
     return unicodedata.category(character)[0] in "LM"
 

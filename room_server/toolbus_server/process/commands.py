@@ -325,17 +325,12 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
 
 _DEFAULT_KEYS = Path("keys.toml")
 
-key = typer.Typer(
-    rich_markup_mode="markdown",
-    add_completion=False,
-    no_args_is_help=True,
-    help="Create the keys of a server, and show their public halves.",
-)
+key = typer.Typer(add_completion=False, no_args_is_help=True)
 
 
 @key.callback()
 def _keys() -> None:
-    """Create the keys that tokens are signed with, and show their public halves."""
+    """Create the keys of a server, and show their public halves."""
 
 
 @key.command("create")

@@ -13,6 +13,7 @@ from math import ceil
 
 from websockets.asyncio.server import Server
 
+from toolbus.concurrency.tasks import wait_for_first
 from toolbus.wire import Notice, encode
 from toolbus_server.calls.call_state import Connection
 from toolbus_server.rooms.hub import Hub
@@ -42,7 +43,7 @@ async def drain(hub: Hub, drain_s: float) -> None:
             connection.port.send_message(notice)
     with suppress(TimeoutError):
         async with asyncio.timeout(drain_s):
-            await _until_empty_or_idle(hub)
+            await wait_for_first(hub.wait_until_empty(), _until_idle(hub))
             while hub.router.in_flight:  # another node's call may have come at the last moment
                 await hub.router.wait_until_idle()
     hub.accepts_remote_calls = False
@@ -53,15 +54,6 @@ async def drain(hub: Hub, drain_s: float) -> None:
 def _connections(hub: Hub) -> Iterator[Connection]:
     for open_room in hub.rooms.values():
         yield from open_room.routed.connections.values()
-
-
-async def _until_empty_or_idle(hub: Hub) -> None:
-    either = [asyncio.ensure_future(wait) for wait in (hub.wait_until_empty(), _until_idle(hub))]
-    try:
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in either:
-            task.cancel()
 
 
 async def _until_idle(hub: Hub) -> None:

@@ -11,6 +11,8 @@ import re
 import unicodedata
 from typing import Protocol, TypeGuard
 
+from toolbus.untrusted_text import BLANK
+
 __all__ = [
     "ALIAS_RULE",
     "MAX_NAME_CHARS",
@@ -34,10 +36,6 @@ MAX_NAME_CHARS = 128
 """Of a name or a role: each dispatch and event has them (PROTOCOL.md, TOKEN-7)."""
 _LETTERS_AND_DIGITS = frozenset({"Lu", "Ll", "Lo", "Lm", "Mn", "Mc", "Nd"})
 _MARKS = frozenset({"Mn", "Mc"})
-# Characters of these categories that have no shape of their own.
-_INVISIBLE = frozenset(
-    map(chr, (0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, *range(0x180B, 0x1810), 0xFE00, 0x16FE4))
-) | frozenset(map(chr, (*range(0xFE01, 0xFE10), *range(0xE0100, 0xE01F0))))
 # The first word of a character's name is its script, apart from these.
 _SCRIPTS = {
     "IDEOGRAPHIC": "CJK",
@@ -141,7 +139,7 @@ def _unicode_fault(name: str) -> str | None:
     others = [character for character in name if not character.isascii()]
     if not all(unicodedata.category(character) in _LETTERS_AND_DIGITS for character in others):
         return "must consist of letters, digits, spaces, and ASCII punctuation"
-    if not _INVISIBLE.isdisjoint(others):
+    if not BLANK.isdisjoint(others):
         return "must not have characters that are invisible"
     if any(unicodedata.category(part[0]) in _MARKS for part in name.split(" ")):
         return "must not have a combining mark without a letter before it"

@@ -24,14 +24,14 @@ from toolbus.agents.state_store import SqliteStateStore, StateStoreUnavailable
 from toolbus.auth.keys import KeyRing
 from toolbus.auth.tokens import ParticipantToken, TokenRefused
 from toolbus.chunks.json_values import shown
-from toolbus.cli.arguments import read_file, warn_if_readable
+from toolbus.cli.arguments import read_file
 from toolbus.cli.completion import (
     complete_avatar,
     complete_installed,
     complete_owner,
     complete_toolkit,
 )
-from toolbus.cli.options import takes
+from toolbus.cli.options import takes, warn_if_readable
 from toolbus.cli.toolkit_options import (
     NO_FLAGS,
     GivenFlags,

@@ -82,8 +82,8 @@ def make_app(on_command: Callable[[], None] | None = None) -> typer.Typer:
     return app
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(ctx: typer.Context, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
         from toolbus.telemetry.tracing import toolbus_version
 
         typer.echo(f"toolbus {toolbus_version()}")
@@ -107,7 +107,7 @@ class CommandGroup(TyperGroup):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         add_log_options(self)
-        add_help_page(self, folds_all=True)
+        add_help_page(self, hides_all=True)
         self._imported: dict[str, _Command] = {}
         self._others: dict[str, EntryPoint] | None = None
 
@@ -132,7 +132,7 @@ class CommandGroup(TyperGroup):
         An unknown command is refused with its new name, or with similar ones.
         """
         command = self.import_command(ctx, args[0])
-        if command is None:
+        if command is None and not ctx.resilient_parsing:  # completion refuses nothing
             if args[0] in MOVED_COMMANDS:
                 text = f"toolbus: there is no `toolbus {args[0]}`: write {MOVED_COMMANDS[args[0]]}"
                 typer.echo(text, err=True)
@@ -142,6 +142,7 @@ class CommandGroup(TyperGroup):
             if near and not args[0].startswith("-"):
                 suggested = " or ".join(repr(name) for name in near)
                 ctx.fail(f"No such command {args[0]!r}. Did you mean {suggested}?")
+        if command is None:
             return super().resolve_command(ctx, args)
         if ctx.obj is not None:
             ctx.obj()
@@ -190,7 +191,7 @@ class CommandGroup(TyperGroup):
         """Parse the options before the command; report a command's own option in that place."""
         own = {name for option in self.get_params(ctx) for name in option.opts}
         flag = "".join(args[:1]).partition("=")[0]
-        if flag.startswith("--") and flag not in own:
+        if flag.startswith("--") and flag not in own and not ctx.resilient_parsing:
             name = next((word for word in args if word in self.list_commands(ctx)), "")
             command = self.import_command(ctx, name)
             if command is not None and any(flag in option.opts for option in command.params):
@@ -212,7 +213,7 @@ class CommandGroup(TyperGroup):
 def _load(entry: EntryPoint) -> _Command:
     try:
         return _as_command(entry.name, entry.load())
-    except Exception as error:  # a broken command of another package must not break ours
+    except (Exception, SystemExit) as error:  # of another package: must not break our commands
         text = f"cannot be loaded: {type(error).__name__}: {error}"
         if isinstance(error, ImportError) and "pip install 'toolbus[" in str(error):
             # A package that names its extra itself is right about it.
@@ -226,7 +227,7 @@ def _as_command(name: str, loaded: Any) -> _Command:
     if isinstance(loaded, typer.Typer):
         group = loaded
     else:
-        group = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+        group = typer.Typer(add_completion=False)
         group.command(name)(loaded)
     command = get_command(group)
     command.name = name
@@ -257,14 +258,12 @@ def _unavailable(name: str, text: str) -> _Command:
         typer.echo(f"toolbus {name}: {one_line(text)}", err=True)
         raise typer.Exit(ExitCode.USAGE)
 
-    group = typer.Typer(add_completion=False, rich_markup_mode="markdown")
-    decorate: Callable[..., Any] = group.command(
+    return TyperCommand(
         name,
+        callback=explain,
         help=f"({one_line(text)})",
         context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
     )
-    decorate(explain)
-    return _as_command(name, group)
 
 
 def missing_extra(error: ModuleNotFoundError) -> str | None:

@@ -11,12 +11,10 @@ import json
 import os
 import re
 import shlex
-import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +23,7 @@ from typing import Annotated, Any, NamedTuple, NoReturn, TypeAlias
 import typer
 
 from toolbus.chunks.json_values import cut
+from toolbus.cli.suggestions import listed, nearest
 from toolbus.diagnostics.exit_codes import UsageError, with_step
 from toolbus.errors import InvalidArguments
 from toolbus.schemas.text import SchemaReader, values_of
@@ -40,7 +39,6 @@ __all__ = [
     "read_file",
     "read_json",
     "read_json_option",
-    "warn_if_readable",
 ]
 
 _ARRAY_OF_STRINGS = re.compile(r"array of (?:(?:at \w+ )?\d\S* )?\(?string\b")
@@ -54,12 +52,8 @@ Arguments: TypeAlias = Annotated[
 """The arguments of a call, as commands take them."""
 _MAX_BYTES = 1024 * 1024
 """Of a file that a flag names, and of a line of `--input`: each is in memory, and sent whole."""
-
-
 _KEY = re.compile(r"[^.\[]+")
 _INDEX = re.compile(r"\[(\d{0,9})\](?=[.\[]|\Z)")
-_COMPARED_CHARS = 64
-_LISTED = 8
 
 
 def _shown(name: str) -> str:
@@ -108,13 +102,16 @@ class _Parameter:
         """Return what to write instead, with an example."""
         name = _shown(self.name)
         if self.field is not None:
-            brackets, kind = ("", "object") if "object" in self.types else ("[]", "list")
             key = _shown(self.field)
+            kind = "object"
+            part = f"{name}.{key}=..."
             whole = f"{{{json.dumps(key, ensure_ascii=False)}: ...}}"
-            if brackets:
+            if "object" not in self.types:
+                kind = "list"
+                part = f"{name}[].{key}=..."
                 whole = f"[{whole}]"
-            part = shlex.quote(f"{name}{brackets}.{key}=...")
-            return f": write {part}, or the whole {kind}: {name}:={shlex.quote(whole)}"
+            quoted = shlex.quote(part)
+            return f": write {quoted}, or the whole {kind}: {name}:={shlex.quote(whole)}"
         kinds = [kind for kind in _WRITTEN if kind in self.types]
         if "number" in kinds:
             kinds = [kind for kind in kinds if kind != "integer"]
@@ -383,14 +380,10 @@ class _Place:
         others = self._reader.others(schema)
         if others is not None or not fields:
             return others or {}
-        short = [name for name in fields if len(name) <= _COMPARED_CHARS]
-        dot = f"{before}." if before else ""
-        if near := get_close_matches(key[:_COMPARED_CHARS], short, n=1):
+        hint = f"it has {listed(fields)}"
+        if near := nearest(key, fields):
+            dot = f"{before}." if before else ""
             hint = f"did you mean {_shown(f'{dot}{near[0]}{self._rest}')}?"
-        else:
-            hint = f"it has {', '.join(map(one_line, short[:_LISTED]))}"
-            if len(fields) > _LISTED:
-                hint += f" and {len(fields) - _LISTED} more"
         raise InvalidArguments(f"{_shown(before) or 'the tool'} has no field {_shown(key)}: {hint}")
 
     def _refuse_unless(self, kind: str, schema: Mapping[str, Any], before: str, parts: str) -> None:
@@ -462,13 +455,6 @@ def read_file(flag: str, name: str) -> str:
         raise UsageError(f"{flag}: {label} is not text in UTF-8") from error
 
 
-def warn_if_readable(flag: str, path: Path) -> None:
-    """Warn of the private file of a flag if other users can read it; one that we make is 0600."""
-    if path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
-        text = f"{flag}: other users can read {path}: chmod 600 {shlex.quote(str(path))}"
-        typer.echo(text, err=True)
-
-
 # Values for `toolbus call --input`: one JSON value per line of a file or of stdin. Lines are read
 # on demand, so an endless input works too.
 
@@ -506,7 +492,7 @@ def _values(file: int, name: str) -> Iterator[Any]:
         if not line.strip():
             continue
         try:
-            yield read_json(line.decode())
+            yield read_json(line.decode("utf-8-sig"))
         except (ValueError, RecursionError) as error:
             text = f"line {number} of {name} is not JSON: {error}"
             raise with_step(UsageError(text, executed="maybe"), _LINE_STEP) from error

@@ -83,7 +83,7 @@ class CallTrace(Tracing):
         self._caller = ""
         self._left_out = 0
         self._notes: list[str] = []
-        self._has_news = asyncio.Event()
+        self._is_reported = asyncio.Event()
 
     def start_client(self, method: str, call_id: str) -> CallSpan:
         """Start the call, sampled: its id is the trace, unless a span is recorded here."""
@@ -129,7 +129,6 @@ class CallTrace(Tracing):
             if not reading.done() and self._facts is not None and room.is_connected:
                 await self._wait_for_reports(self._facts)
             reading.cancel()
-            await reports.aclose()
 
     def show(self, *, as_json: bool) -> None:
         """Print the tree on stderr; nothing if no call was made."""
@@ -160,11 +159,13 @@ class CallTrace(Tracing):
             async for report in reports:
                 if self._facts is not None:
                     self._add(self._facts, report)
-                self._has_news.set()
+                self._is_reported.set()
 
     def _add(self, facts: CallFacts, report: CallReport) -> None:
         if report.has_gap or report.ended > len(report.calls):
-            self._note_once("the server's reports have gaps: calls may be missing")
+            note = "the server's reports have gaps: calls may be missing"
+            if note not in self._notes:
+                self._notes.append(note)
         for call in report.calls:
             if call.call_id == facts.call_id or (
                 call.trace_id == facts.trace_id and len(facts.calls) < _MAX_CALLS
@@ -173,10 +174,6 @@ class CallTrace(Tracing):
             elif call.trace_id == facts.trace_id:
                 self._left_out += 1
 
-    def _note_once(self, note: str) -> None:
-        if note not in self._notes:
-            self._notes.append(note)
-
     async def _wait_for_reports(self, facts: CallFacts) -> None:
         late_at = asyncio.get_running_loop().time() + _LATE_REPORTS_S
         try:
@@ -184,8 +181,8 @@ class CallTrace(Tracing):
                 while not any(
                     (call.call_id, call.code) == (facts.call_id, facts.code) for call in facts.calls
                 ):
-                    self._has_news.clear()
-                    await self._has_news.wait()
+                    self._is_reported.clear()
+                    await self._is_reported.wait()
         except TimeoutError:
             self._notes.append("the server has not reported the end of this call")
         await asyncio.sleep(late_at - asyncio.get_running_loop().time())

@@ -182,42 +182,48 @@ class _Lines:
 
     def add_attempt(self, attempt: _Attempt) -> None:
         """Add the line of the server, and below it the one of the host that it chose, if any."""
-        call, record = attempt.call, attempt.record
+        call = attempt.call
         outcome = _outcome(call.executed, call.code) | _refusals(attempt.refusals)
         if call.host_id is not None and self._dispatched[call.call_id] > 1:
             self._numbers[call.call_id] += 1
             outcome[ATTEMPT] = self._numbers[call.call_id]
         parent, note = self._parent(call)
-        line, room = f"server {attempt.place}", f"room {self._facts.room}"
+        line = f"server {attempt.place}"
+        room = f"room {self._facts.room}"
         times = self._server_times(attempt)
         is_rounded = call.host_id is not None and round(call.duration_s * 1e6) % 1_000 == 0
-        self._add("server", attempt.tool, room, line, parent, times, outcome, "", note, is_rounded)
+        self._add("server", attempt.tool, room, line, parent, times, outcome, note, "", is_rounded)
         if call.host_id is None:
             return
-        times, outcome, note = _Times(times.start_ns, times.start_ns, "nothing"), {}, ""
-        if record is not None:
-            times, outcome, note = _of_record(record)
-        host, host_line = call.host or "", _host_line(attempt.place)
-        self._add("host", attempt.tool, host, host_line, line, times, outcome, call.host_id, note)
+        at_host: tuple[_Times, dict[str, Any], str]
+        at_host = (_Times(times.start_ns, times.start_ns, "nothing"), {}, "")
+        if attempt.record is not None:
+            at_host = _of_record(attempt.record)
+        host_line = _host_line(attempt.place)
+        self._add("host", attempt.tool, call.host or "", host_line, line, *at_host, call.host_id)
 
     def _parent(self, call: EndedCall) -> tuple[str, str]:
         """Return the line that an attempt is below, and who made it if that line is not known."""
         if call.call_id == self._facts.call_id:
             return _CALLER, ""
         place = self._at_hosts.get((call.parent_id, call.caller_id))
-        return (_CALLER, f"made by {call.caller}") if place is None else (_host_line(place), "")
+        if place is None:
+            return _CALLER, f"made by {call.caller}"
+        return _host_line(place), ""
 
     def _server_times(self, attempt: _Attempt) -> _Times:
         """Return when an attempt was at the server, as far as its caller or its host tell."""
         duration_ns = round(attempt.call.duration_s * 1e9)
+        host = None if attempt.record is None else _of_record(attempt.record)[0]
         if attempt.first_ns is not None and attempt.last_ns is not None:
+            # The caller reads a result late if it is busy: the host ran within this time.
+            late_ns = max(0, attempt.first_ns - duration_ns - host.start_ns) if host else 0
             # Not before the caller sent it: the server may round.
-            start_ns = max(attempt.first_ns - duration_ns, self._facts.started_ns)
-            return _Times(start_ns, attempt.last_ns)
-        if attempt.record is not None:
-            start_ns, end_ns, _ = _of_record(attempt.record)[0]
+            start_ns = max(attempt.first_ns - late_ns - duration_ns, self._facts.started_ns)
+            return _Times(start_ns, attempt.last_ns - late_ns)
+        if host is not None:
             # The way to the host and back is taken to be equally long.
-            start_ns -= max(0, duration_ns - (end_ns - start_ns)) // 2
+            start_ns = host.start_ns - max(0, duration_ns - (host.end_ns - host.start_ns)) // 2
             return _Times(start_ns, start_ns + duration_ns)
         start_ns = self._facts.started_ns + attempt.place
         return _Times(start_ns, start_ns + duration_ns, "duration")
@@ -247,8 +253,8 @@ class _Lines:
         parent: str | None,
         times: _Times,
         outcome: Mapping[str, Any],
-        connection: str = "",
         note: str = "",
+        connection: str = "",
         is_rounded: bool = False,
     ) -> None:
         self.spans.append(

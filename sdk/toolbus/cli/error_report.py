@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
+from toolbus.cli.own_commands import with_install_line
 from toolbus.diagnostics.exit_codes import (
     CallTarget,
     ExitCode,
@@ -46,7 +47,9 @@ def report(
     """Print on stderr what failed, whether the tool ran, and what to do next.
 
     With `as_json` it is one JSON object, for programs; else the text is that of `failure_lines`.
+    A message that names an extra, of any package, names it as this installation installs it.
     """
+    error.message = with_install_line(error.message)
     if not as_json:
         typer.echo("\n".join(failure_lines(error, target, local=local)), err=True)
         return

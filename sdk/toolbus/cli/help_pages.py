@@ -22,20 +22,20 @@ from toolbus.untrusted_text import one_line
 
 __all__ = ["add_help_page"]
 
-_FOLDED = ("Room", "Log")
+_HIDDEN = ("Room", "Log")
 """The panels that a page has only with `--help-all`: the same for every command."""
-_NAMED = 3
+_SHOWN_NAMES = 3
 """How many options the line names that stands for them."""
 _ALL = "toolbus.help_all"
 _Row = tuple[str, str]
 
 
-def add_help_page(command: Any, *, folds_all: bool = False) -> None:
+def add_help_page(command: Any, *, hides_all: bool = False) -> None:
     """Give a command `--help-all`, and a page with the other panels.
 
     Args:
         command: The command or group, which has its options.
-        folds_all: Whether the page has no options at all.
+        hides_all: Whether the page has no options at all.
     """
     command.params.append(copy(_help_all()))
     command.rich_markup_mode = None  # typer writes to the formatter
@@ -43,16 +43,18 @@ def add_help_page(command: Any, *, folds_all: bool = False) -> None:
     write = command.format_help
 
     def format_help(ctx: Any, formatter: Any) -> None:
-        folded = []
+        hidden = []
         if not ctx.meta.get(_ALL):
             options = [option for option in command.get_params(ctx) if not option.hidden]
-            folded = [option for option in options if folds_all or _folds(option)]
-        command.epilog = _line_of(folded, folds_all=folds_all)
-        for option in folded:
+            hidden = [
+                option for option in options if hides_all or option.rich_help_panel in _HIDDEN
+            ]
+        command.epilog = _line_of(hidden, hides_all=hides_all)
+        for option in hidden:
             option.hidden = True
         page = _Page(width=shutil.get_terminal_size().columns)
         write(ctx, page)
-        for option in folded:  # completion offers them
+        for option in hidden:  # completion offers them
             option.hidden = False
         formatter.write(page.getvalue())
 
@@ -86,21 +88,17 @@ def _show_all(ctx: typer.Context, asked: bool) -> None:
         raise typer.Exit
 
 
-def _folds(option: Any) -> bool:
-    return option.rich_help_panel in _FOLDED
-
-
-def _line_of(folded: Sequence[Any], *, folds_all: bool) -> str | None:
+def _line_of(hidden: Sequence[Any], *, hides_all: bool) -> str | None:
     """Return the line that stands for options: "Log options: --log-level, ... see --help-all"."""
-    if not folded:
+    if not hidden:
         return None
     title = "Options"
-    if not folds_all:
-        panels = {option.rich_help_panel for option in folded}
-        title = " and ".join(name.lower() for name in _FOLDED if name in panels).capitalize()
+    if not hides_all:
+        panels = {option.rich_help_panel for option in hidden}
+        title = " and ".join(name.lower() for name in _HIDDEN if name in panels).capitalize()
         title = f"{title} options"
-    names = [max(option.opts, key=len) for option in folded]
-    return f"{title}: {', '.join(names[:_NAMED])} ... see --help-all"
+    names = [max(option.opts, key=len) for option in hidden]
+    return f"{title}: {', '.join(names[:_SHOWN_NAMES])} ... see --help-all"
 
 
 # Plain lines

@@ -11,6 +11,8 @@ import functools
 import inspect
 import logging
 import os
+import shlex
+import stat
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, fields
@@ -38,6 +40,7 @@ __all__ = [
     "read_mib",
     "require_utf8",
     "takes",
+    "warn_if_readable",
     "with_parameters",
 ]
 
@@ -263,7 +266,6 @@ class RecordChoices:
         """
         if self.records is False or not self.are_given:
             return None
-        from toolbus.cli.arguments import warn_if_readable
         from toolbus.records.records import Records
         from toolbus.records.sqlite_file import RecordsUnavailable
         from toolbus.settings import records_file
@@ -333,6 +335,13 @@ def read_mib(value: str | int) -> int:
         return int(text)
     text = text[:SHOWN_CHARS]
     raise typer.BadParameter(f"{text!r} is not a whole number of MiB: write 64 for 64 MiB")
+
+
+def warn_if_readable(flag: str, path: Path) -> None:
+    """Warn of the private file of a flag if other users can read it; one that we make is 0600."""
+    if path.stat().st_mode & (stat.S_IRGRP | stat.S_IROTH):
+        text = f"{flag}: other users can read {path}: chmod 600 {shlex.quote(str(path))}"
+        typer.echo(text, err=True)
 
 
 def require_utf8(option: Any) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -28,6 +27,7 @@ from toolbus.room.room_client import RoomClient
 from toolbus.room.toolkit_proxy import ToolkitInfo
 from toolbus.settings import RoomSettings
 from toolbus.telemetry.tracing import Tracing, recorded
+from toolbus.untrusted_text import json_text
 from toolbus.wire import ListToolkits
 
 if TYPE_CHECKING:  # few commands are given a lock file
@@ -118,7 +118,7 @@ def say_hosted(room: RoomClient, toolkit: str, *, as_json: bool) -> None:
     """Print that a toolkit of this process can be called now."""
     if as_json:
         facts = {"toolkit": toolkit, "room": room.room, "name": room.name}
-        typer.echo(json.dumps(facts))
+        typer.echo(json_text(facts))
     else:
         typer.echo(f"hosting {toolkit} in room {room.room} as {room.me.full_name}")
 

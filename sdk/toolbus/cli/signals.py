@@ -4,41 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
 
 from toolbus.concurrency.thread_signals import STOP_SIGNALS
 from toolbus.diagnostics.exit_codes import Terminated
 from toolbus.forked_children import keep_handler_from_children
 
-__all__ = ["cancel_on_sigterm", "stop_on_signals", "wait_for_first"]
+__all__ = ["cancel_on_sigterm", "stop_on_signals"]
 
 
-def stop_on_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
-    """Call `stop` on Ctrl-C and SIGTERM instead of their default action."""
+def stop_on_signals() -> asyncio.Event:
+    """Return an event that Ctrl-C and SIGTERM set from now on, instead of their default action."""
+    stop = asyncio.Event()
     # Not possible on Windows and outside the main thread: KeyboardInterrupt ends the command there.
     with suppress(NotImplementedError, RuntimeError, ValueError):
         for number in STOP_SIGNALS:
-            loop.add_signal_handler(number, stop)
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
             keep_handler_from_children(number)
-
-
-async def wait_for_first(
-    *waits: Coroutine[Any, Any, object], timeout_s: float | None = None
-) -> None:
-    """Wait until one of several has ended, or the time is over, and cancel the others.
-
-    Raises what that one raises.
-    """
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    try:
-        done, _ = await asyncio.wait(tasks, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-    for task in done:
-        task.result()
+    return stop
 
 
 @contextmanager

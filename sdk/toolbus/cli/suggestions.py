@@ -21,14 +21,36 @@ from toolbus.diagnostics.exit_codes import CallTarget, with_step
 from toolbus.errors import NotFound, RoomException
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
 from toolbus.tools.tool_run import Participant
+from toolbus.untrusted_text import one_line
 
-__all__ = ["find_toolkit", "suggest_name", "suggest_references", "suggest_tool"]
+__all__ = [
+    "find_toolkit",
+    "listed",
+    "nearest",
+    "suggest_name",
+    "suggest_references",
+    "suggest_tool",
+]
 
 _TIMEOUT_S = 2.0
 _MAX_NAMES = 1_000
 """A toolkit of others may have any number, and each is compared with the wrong name."""
-_LISTED = 8
 _CHARS = 64
+"""A name of others may be long: comparing two takes time in the product of their lengths."""
+_LISTED = 8
+
+
+def nearest(name: str, names: Iterable[str], most: int = 1) -> list[str]:
+    """Return the names that are similar to a wrong one, the most similar first."""
+    short = [known for known in dict.fromkeys(names) if len(known) <= _CHARS]
+    return get_close_matches(name[:_CHARS], short, n=most)
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return the first names of a list, and how many more it has."""
+    text = ", ".join(one_line(name, _CHARS) for name in names[:_LISTED])
+    left = len(names) - _LISTED
+    return f"{text} and {left} more" if left > 0 else text
 
 
 # Toolkits and tools of a room
@@ -79,14 +101,11 @@ def suggest_tool(error: NotFound, target: CallTarget, tools: Iterable[str]) -> N
     names = list(islice(tools, _MAX_NAMES))
     if not target.tool or target.tool in names or not names:
         return error
-    if near := _nearest(target.tool, names):
-        listed = " or ".join(f"{target.toolkit}.{name}" for name in near)
-        return _with_suggestion(error, f"did you mean {listed}?")
-    listed = ", ".join(name[:_CHARS] for name in names[:_LISTED])
-    if len(names) > _LISTED:
-        listed += f" and {len(names) - _LISTED} more"
+    if near := nearest(target.tool, names, 2):
+        meant = " or ".join(f"{target.toolkit}.{name}" for name in near)
+        return _with_suggestion(error, f"did you mean {meant}?")
     command = CallTarget(target.toolkit, participant=target.participant).show_command
-    return _with_suggestion(error, f"{target.toolkit} has {listed}, see `{command}`")
+    return _with_suggestion(error, f"{target.toolkit} has {listed(names)}, see `{command}`")
 
 
 def _matches_owner(info: ToolkitInfo, target: CallTarget, me: Participant) -> bool:
@@ -100,7 +119,7 @@ def _toolkit_suggestion(seen: Sequence[ToolkitInfo], target: CallTarget, me: Par
     namesake = next((info for info in seen if info.name == target.toolkit), None)
     if namesake is not None:
         return f"there is {_owner_text(namesake)}"
-    near = _nearest(target.toolkit, [info.name for info in seen])
+    near = nearest(target.toolkit, [info.name for info in seen])
     if not near:
         return ""
     found = next(info for info in seen if info.name == near[0])
@@ -118,11 +137,6 @@ def _owner_text(info: ToolkitInfo) -> str:
         return f"a public one of {info.full_owner}: omit --participant"
     owner = info.full_owner
     return f"a private one of {owner}: add --participant {shlex.quote(owner)}"
-
-
-def _nearest(name: str, names: Sequence[str]) -> list[str]:
-    short = [candidate for candidate in dict.fromkeys(names) if len(candidate) <= _CHARS]
-    return get_close_matches(name[:_CHARS], short[:_MAX_NAMES], n=2)
 
 
 def _with_suggestion(error: NotFound, text: str) -> NotFound:

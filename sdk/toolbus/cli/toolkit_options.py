@@ -32,6 +32,7 @@ from toolbus.auth.grants import is_toolkit_name
 from toolbus.chunks.json_values import cut
 from toolbus.cli.completion import TOOLKITS
 from toolbus.cli.options import options_of, require_utf8, with_parameters
+from toolbus.cli.own_commands import with_install_line
 from toolbus.cli.suggestions import suggest_references
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.diagnostics.user_code_errors import load_error_text
@@ -526,7 +527,8 @@ class _CommandLine:
                 factory = find_factory(reference)
             except (Exception, SystemExit) as error:  # user code; the command reports it
                 text = str(error) if isinstance(error, UsageError) else load_error_text(error)
-                self.failures.append(f"the flags of {reference} are not known: {text}")
+                failure = f"the flags of {reference} are not known: {text}"
+                self.failures.append(with_install_line(failure))
                 continue
             if factory is not None:
                 name = last_name(reference)

@@ -79,14 +79,14 @@ class _Row:
         self.counts[-1][1] += ended
         self.counts[-1][2] += failed
 
-    def is_idle(self, now: float) -> bool:
-        """Drop what is older than the window; return whether no calls are left."""
+    def drop_old(self, now: float) -> bool:
+        """Drop what is older than the window; return whether calls are left."""
         oldest = now - WINDOW_S
         while self.counts and self.counts[0][0] <= oldest:
             self.counts.popleft()
         while self.durations and self.durations[0][0] <= oldest:
             self.durations.popleft()
-        return not self.counts
+        return bool(self.counts)
 
     def row(self, toolkit: str, tool: str, seconds: float) -> RateRow:
         took = sorted(duration for _, duration in self.durations)
@@ -133,7 +133,7 @@ class CallRates:
         self.ended += event.ended
         self.failed += event.failed
         self.has_gap = self.has_gap or event.has_gap
-        self._all.is_idle(now)
+        self._all.drop_old(now)
         if event.ended:
             self._all.count(now, event.ended, event.failed)
         bad = [call for call in event.calls if call.code is not None]
@@ -159,7 +159,7 @@ class CallRates:
 
     def total(self, now: float) -> RateRow:
         """Return the row of all calls of the room; its percentiles are None."""
-        self._all.is_idle(now)
+        self._all.drop_old(now)
         return self._all.row("", "", self._seconds(now))
 
     def rows(self, now: float) -> list[RateRow]:
@@ -169,7 +169,7 @@ class CallRates:
         found = [
             row.row(toolkit, tool, seconds)
             for (toolkit, tool), row in every.items()
-            if not row.is_idle(now)
+            if row.drop_old(now)
         ]
         return sorted(found, key=lambda row: (-row.calls_per_s, row.toolkit, row.tool))
 
@@ -183,7 +183,7 @@ class CallRates:
         calls = list(calls)
         if not calls:
             if ended > 0:
-                self._others.is_idle(now)
+                self._others.drop_old(now)
                 self._others.count(now, ended, ended * failed)
             return
         weight = max(ended, 0) / len(calls)
@@ -196,12 +196,12 @@ class CallRates:
     def _row_of(self, call: EndedCall, now: float) -> _Row:
         key = (call.toolkit, call.tool)
         if key not in self._rows and len(self._rows) >= MAX_ROWS:
-            self._rows = {key: row for key, row in self._rows.items() if not row.is_idle(now)}
+            self._rows = {key: row for key, row in self._rows.items() if row.drop_old(now)}
         if key in self._rows or len(self._rows) < MAX_ROWS:
             row = self._rows.setdefault(key, _Row())
         else:
             row = self._others
-        row.is_idle(now)
+        row.drop_old(now)
         return row
 
 

@@ -26,7 +26,7 @@ from toolbus.client.connect_errors import check_token, connect_error, foreign_se
 from toolbus.client.connection import Connection, Handlers
 from toolbus.client.local_errors import room_closed_error
 from toolbus.concurrency.backoff import FailedAttempts
-from toolbus.concurrency.tasks import is_cancelled
+from toolbus.concurrency.tasks import is_cancelled, wait_for_first
 from toolbus.diagnostics.join_errors import TokenExpired, name_context
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
 from toolbus.settings import BadTokenSource, RoomSettings, is_loopback
@@ -196,12 +196,7 @@ class ReconnectingConnection:
             if self._refused is not None:
                 raise TokenExpired(self._refused.ago_s, dict(self._refused.details))
             events = (self._ready, self._finished, self._is_refused)
-            either = [asyncio.ensure_future(event.wait()) for event in events]
-            try:
-                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for waiter in either:
-                    waiter.cancel()
+            await wait_for_first(*(event.wait() for event in events))
         if self._finished.is_set():
             raise room_closed_error(self.error)
 

@@ -350,8 +350,7 @@ class ToolkitProxy(TypedToolkitProxy):
             return None
         if len(positional) == 1 and isinstance(positional[0], Mapping):
             return positional[0]
-        properties = self._tools[tool].input_schema.get("properties")  # any JSON, not ours
-        first = next(iter(properties), "name") if isinstance(properties, dict) else "name"
+        first = next(iter(_properties(self._tools[tool].input_schema)), "name")
         raise TypeError(
             f"{self._info.name}.{tool} takes arguments by name;"
             f" did you mean {tool}({first}=...) or {tool}({{{first!r}: ...}})?"

@@ -88,8 +88,11 @@ class SchemaReader:
             return frozenset(
                 JSON_TYPES[type(value)] for value in values if type(value) in JSON_TYPES
             )
-        branches = self.alternatives(schema)
-        return frozenset().union(*(self.types(branch, depth - 1) for branch in branches))
+        found = [self.types(part, depth - 1) for part in self.all_of(schema)]
+        branches = [self.types(branch, depth - 1) for branch in _held(schema, "anyOf", "oneOf")]
+        if all(branches):  # an alternative that allows any value makes the others say nothing
+            found += branches
+        return frozenset().union(*found)
 
     def type_text(self, schema: Any, depth: int = _MAX_LEVELS) -> str:
         """Return a schema's type as text: `integer`, `array of string`, `"a" | "b"`, `any`."""
@@ -166,7 +169,7 @@ class SchemaReader:
         for part in self.applied(schema):
             for name, field in part_in(part.get("properties")).items():
                 found.setdefault(name, []).append(part_in(field))
-        return {name: joined("anyOf", fields) for name, fields in found.items()}
+        return {name: joined("allOf", fields) for name, fields in found.items()}
 
     def others(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the schema of values that are not in `properties`.
@@ -190,7 +193,7 @@ class SchemaReader:
                 items = first[index]
             if isinstance(items, dict):
                 found.append(items)
-        return joined("anyOf", found) if found else {}
+        return joined("allOf", found) if found else {}
 
     def resolve(self, schema: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return the schema that `$ref` points to, if it is within the root."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self, TextIO
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency import event_loop
+from toolbus.concurrency.tasks import wait_for_first
 from toolbus.diagnostics.exit_codes import UsageError, exit_code, failure_lines, with_step
 from toolbus.diagnostics.join_errors import explain_refusal, read_token, resolve_settings
 from toolbus.diagnostics.user_code_errors import load_error_text
@@ -250,7 +251,7 @@ async def serve_toolkits(
             hosting = await _start(toolkits, room, joined, wait)
             await stack.enter_async_context(hosting)
             end.hosting_started()
-            await _wait_for_stop(end, room)
+            await wait_for_first(end.wait_for_signal(), room.closed())
             end.log_pending_calls()
             await room.drain(drain_s)
     await end.exit_if_calls_remain()
@@ -302,17 +303,6 @@ async def _serve_alone(toolkit: RemoteToolkit, end: GracefulShutdown, wait: bool
             await serve_toolkits([toolkit], wait=wait, end=end)
     except (InvalidOffer, InvalidLockFile) as error:
         raise UsageError(str(error)) from error
-
-
-async def _wait_for_stop(end: GracefulShutdown, room: RoomClient) -> None:
-    waiting = [asyncio.ensure_future(end.wait_for_signal()), asyncio.ensure_future(room.closed())]
-    try:
-        done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in waiting:
-            task.cancel()
-    for task in done:
-        task.result()
 
 
 @contextmanager

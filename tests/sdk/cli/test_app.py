@@ -51,16 +51,16 @@ def test_command_without_its_extra_names_the_extra(
     assert result.stderr == f"toolbus fancy: rfc8785 is missing: {install_line(['server'])}\n"
 
 
+@pytest.mark.parametrize("code", ["1 / 0", "raise SystemExit"])
 def test_broken_command_of_another_package_does_not_affect_ours(
-    monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: str
 ) -> None:
-    folder = tmp_path_factory.mktemp("broken")
-    (folder / "broken_command.py").write_text("1 / 0")
-    monkeypatch.syspath_prepend(str(folder))
+    (tmp_path / "broken_command.py").write_text(code)
+    monkeypatch.syspath_prepend(str(tmp_path))
     announce(monkeypatch, odd="broken_command:odd", token="toolbus.cli.commands.token:token")
     listed = CliRunner().invoke(make_app(), ["--help"])
     assert listed.exit_code == 0
-    assert "ZeroDivisionError" in listed.stdout
+    assert "odd          (cannot be loaded: " in listed.stdout
     assert CliRunner().invoke(make_app(), ["token", "create", "--help"]).exit_code == 0
 
 
@@ -271,6 +271,14 @@ def test_command_that_names_its_extra_itself_is_reported_in_its_words(
     assert outcome.err.startswith(f"toolbus {command}: ")
     assert "Error" not in outcome.err
     assert outcome.err.endswith(f"{install_line(['bundles'])}\n")
+
+
+@pytest.mark.parametrize(("flags", "code"), [((), 2), (("--json",), 2), (("--help",), 0)])
+def test_toolkit_that_lacks_its_extra_is_reported_with_the_line_that_installs_it_here(
+    flags: tuple[str, ...], code: int, tmp_path: Path
+) -> None:
+    outcome = without("tree_sitter", tmp_path).run("host", "shell", *flags)
+    assert (outcome.code, install_line(["shell"]) in outcome.err) == (code, True), outcome.err
 
 
 @pytest.mark.parametrize("package", ["packaging", "rfc8785", "redis", "hiredis"])

@@ -132,6 +132,11 @@ def test_records_tell_the_times_of_hosts_and_place_the_server_around_them() -> N
     assert starts == [0, 1.6, 2, 3.5, 4]
 
 
+def test_server_is_around_its_host_where_the_caller_reads_the_result_late() -> None:
+    nodes = call_tree(facts(OF_PLAN, records=[record(OF_PLAN, 0.5, 8)])).nodes
+    assert 0 < nodes[1].span.start_ns - START_NS == nodes[2].span.start_ns - START_NS < MS
+
+
 def test_records_of_an_agent_add_what_never_reached_the_server() -> None:
     count = nested("n", "count")
     turn = {"call_id": "of the turn", "caller": "bob"}

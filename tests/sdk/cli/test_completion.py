@@ -71,6 +71,10 @@ def test_completion_in_a_shell_prints_only_the_names(
         ("token create --preset ", ["host", "agent", "user", "full"]),
         ("token create --preset u", ["user"]),
         ("host cl", ["clock"]),
+        ("cal lab.f", []),
+        ("send lab.f", []),
+        ("--url x cont", ["context"]),
+        ("--version cont", ["context"]),
     ],
 )
 def test_existing_names_are_completed(toolbus: CommandLine, typed: str, names: list[str]) -> None:

@@ -19,8 +19,9 @@ from support.processes.command_line import CommandLine
 from toolbus.auth.grants import AgentsGrant, ApiScope
 from toolbus.auth.keys import KeyRing
 from toolbus.auth.tokens import ParticipantToken
-from toolbus.cli.commands.doctor import Finding, check_room
+from toolbus.cli.commands.doctor import check_room
 from toolbus.cli.room_options import RoomOptions
+from toolbus.diagnostics.checks import Finding
 from toolbus.settings import DEV_KEYS_FILE
 
 

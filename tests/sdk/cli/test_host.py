@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from support.processes.command_line import CommandLine
-from toolbus.cli.commands.host import find_toolkit
 from toolbus.cli.suggestions import suggest_references
+from toolbus.cli.toolkit_options import find_toolkit
 from toolbus.hosting.hosted_toolkit import InvalidOffer, check_shared_with
 
 KITS = '''

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from toolbus.cli.commands.host import find_toolkit
+from toolbus.cli.toolkit_options import find_toolkit
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.diagnostics.user_code_errors import error_text
 

@@ -32,9 +32,7 @@ __all__ = ["DryRunFlag", "ReplaceFlag", "YesFlag", "bundle", "install_plan", "re
 
 _COLUMNS = ("name", "version", "installed", "has", "from")
 
-bundle: typer.Typer = typer.Typer(
-    rich_markup_mode="markdown", add_completion=False, no_args_is_help=True
-)
+bundle: typer.Typer = typer.Typer(add_completion=False, no_args_is_help=True)
 DryRunFlag = Annotated[
     bool, typer.Option("--dry-run", help="Show every file and command, and change nothing.")
 ]

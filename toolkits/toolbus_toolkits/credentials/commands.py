@@ -29,9 +29,7 @@ __all__ = ["credential"]
 
 _COLUMNS = ("name", "hosts", "commands", "set")
 
-credential: typer.Typer = typer.Typer(
-    rich_markup_mode="markdown", add_completion=False, no_args_is_help=True
-)
+credential: typer.Typer = typer.Typer(add_completion=False, no_args_is_help=True)
 _Name = Annotated[str, typer.Argument(metavar="ORG/TOOL/KEY", help="Name of the credential.")]
 _JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

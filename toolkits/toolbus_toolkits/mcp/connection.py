@@ -26,7 +26,7 @@ from mcp.shared.dispatcher import ProgressFnT
 
 from toolbus import Omission, RoomException, ToolFailed, Unavailable
 from toolbus.bounded_logging import bounded_logger
-from toolbus.concurrency.tasks import is_cancelled
+from toolbus.concurrency.tasks import is_cancelled, wait_for_first
 from toolbus.untrusted_text import one_line
 from toolbus.wire import MAX_TOOLS
 from toolbus_toolkits.credentials.redaction import redacted_json
@@ -550,9 +550,4 @@ def _failure_of(error: MCPError, requests: SentRequests) -> RequestFailed:
 
 async def first_of(*events: asyncio.Event) -> None:
     """Wait until one of the events is set."""
-    waiting = [asyncio.create_task(event.wait()) for event in events]
-    try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in waiting:
-            task.cancel()
+    await wait_for_first(*(event.wait() for event in events))

@@ -40,9 +40,7 @@ __all__ = ["registry"]
 _COLUMNS = ("name", "type", "place")
 _RESULT_COLUMNS = ("name", "kind", "version", "source", "description")
 
-registry: typer.Typer = typer.Typer(
-    rich_markup_mode="markdown", add_completion=False, no_args_is_help=True
-)
+registry: typer.Typer = typer.Typer(add_completion=False, no_args_is_help=True)
 _JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 _KindOption = Annotated[Kind | None, typer.Option(help="Bundles, or skills, alone.")]
 

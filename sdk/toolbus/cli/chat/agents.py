@@ -16,6 +16,7 @@ from opentelemetry import trace
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.cli.chat.interrupts import Interrupted
 from toolbus.cli.room_options import CommandRoom
+from toolbus.cli.suggestions import listed
 from toolbus.diagnostics.exit_codes import CallTarget, UsageError, with_step
 from toolbus.errors import (
     ConnectionLost,
@@ -41,12 +42,11 @@ if TYPE_CHECKING:
     from toolbus.agents.agent import Agent
     from toolbus.turns.tool_use import ToolResult
 
-__all__ = ["Asked", "ChatEvent", "LocalAgent", "Notice", "RemoteAgent", "TraceId", "find_agent"]
+__all__ = ["ChatAgent", "ChatEvent", "LocalAgent", "Notice", "RemoteAgent", "TraceId", "find_agent"]
 
 _ASK = "ask"
 _AWAY = (NoHost, NotFound, Unavailable, ConnectionLost)
 """Errors of an agent that is away, if nothing of the call has run; others would come again."""
-_EVIDENCE: tuple[Executed, ...] = ("yes", "maybe", "no")
 
 
 class Notice(str):
@@ -100,7 +100,7 @@ class RemoteAgent:
         if span is not None:
             yield TraceId(f"{trace.get_current_span().get_span_context().trace_id:032x}")
         try:
-            async with aclosing(self._patiently(text)) as events:
+            async with aclosing(self._events_when_there(text)) as events:
                 async for event in events:
                     yield event
         except BaseException as error:
@@ -110,7 +110,7 @@ class RemoteAgent:
             if span is not None:
                 span.end(failure)
 
-    async def _patiently(self, text: str) -> AsyncGenerator[ChatEvent, None]:
+    async def _events_when_there(self, text: str) -> AsyncGenerator[ChatEvent, None]:
         was_there = False
         while True:
             # A lost connection would be waited for in silence, and for a minute at most.
@@ -140,15 +140,15 @@ class RemoteAgent:
                 yield Notice(f"({self.name} is back)")
 
     async def _events(self, text: str) -> AsyncGenerator[ChatEvent, None]:
-        patience: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if self._waits:
             # Without the waits of a call: they end after seconds, and tell nothing meanwhile.
-            patience = {"retry": False, "wait_for_host_s": 0}
+            options = {"retry": False, "wait_for_host_s": 0}
         async with self._room.stream(
             f"{self.name}.{_ASK}",
             {"text": text, **self._about},
             participant=self._owner,
-            **patience,
+            **options,
         ) as chunks:
             has_ended = False
             async for chunk in chunks:
@@ -248,7 +248,9 @@ class LocalAgent:
         if self._results is None:  # a second cancellation did not wait for the end of the calls
             return "maybe"
         found = {result.executed for result in self._results}
-        return next((executed for executed in _EVIDENCE if executed in found), "no")
+        if "yes" in found:
+            return "yes"
+        return "maybe" if "maybe" in found else "no"
 
     async def about(self) -> dict[str, Any]:
         """Return what the agent says of itself and of its tools."""
@@ -265,7 +267,7 @@ class LocalAgent:
         self._agent.permissions = replace(self._agent.permissions or Permissions(), mode=mode)
 
 
-Asked: TypeAlias = RemoteAgent | LocalAgent
+ChatAgent: TypeAlias = RemoteAgent | LocalAgent
 """An agent of a chat, with one conversation."""
 
 
@@ -295,8 +297,7 @@ async def find_agent(room: CommandRoom, name: str, participant: str | None) -> T
         there = [kit.name async for kit in room.toolkits(_ASK) if _ASK in kit.tools]
         text = "no agent is in the room"
         if there:
-            listed = ", ".join(one_line(agent, 64) for agent in there[:8])
-            text = f"agents in room {room.room}: {listed}"
+            text = f"agents in room {room.room}: {listed(there)}"
         raise NotFound(f"there is no agent {shown} that you can see; {text}")
-    owners = ", ".join(one_line(agent.full_owner, 64) for agent in chosen[:8])
+    owners = listed([agent.full_owner for agent in chosen])
     raise UsageError(f"several have an agent {shown}: choose one with --participant: {owners}")

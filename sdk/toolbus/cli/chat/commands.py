@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from difflib import get_close_matches
 from pathlib import Path
 from time import monotonic
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from toolbus.cli.chat.files import save_bytes
-from toolbus.cli.chat.render import prose, text_in, whole_result
+from toolbus.cli.chat.render import text_in, whole_result
 from toolbus.cli.chat.session import Session
 from toolbus.cli.chat.transcript import NumberedResult
+from toolbus.cli.suggestions import nearest
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.settings import expanded
-from toolbus.untrusted_text import SHOWN_CHARS, one_line
+from toolbus.untrusted_text import SHOWN_CHARS, one_line, visible
 
 __all__ = ["COMMANDS", "Quit", "run_command"]
 
 _LISTED = 500
+"""An agent of others may have any number of tools, and a person reads the list."""
 
 
 class Quit(Exception):
@@ -49,7 +50,7 @@ def run_command(session: Session, line: str) -> None:
     command = COMMANDS.get(name)
     if command is None:
         hint = "/help lists the commands"
-        if near := get_close_matches(name[:64], COMMANDS):
+        if near := nearest(name, COMMANDS, 3):
             hint = f"did you mean {' or '.join(near)}?"
         raise UsageError(
             f"there is no command {one_line(name, 64)}: {hint} (//text sends a text that begins "
@@ -119,7 +120,7 @@ def _trace(session: Session, _: str) -> None:
 
 def _show(session: Session, number: str) -> None:
     result = _result(session, number)
-    lines = [prose(whole_result(result.event, result.number))]
+    lines = [visible(whole_result(result.event, result.number))]
     for file in result.files:
         place = one_line(file.path or "/save writes it")
         lines.append(f"file {one_line(file.name)}, {file.size:,} bytes: {place}")

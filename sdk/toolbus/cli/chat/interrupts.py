@@ -24,7 +24,7 @@ if hasattr(signal, "SIGHUP"):
     _SIGNALS.append(signal.SIGHUP)
 _END_S = 15.0
 """What a process that is to end may take: its stdout may be a pipe that nobody reads."""
-_MOST_UNHEEDED = 3
+_MAX_PENDING = 3
 """Signals that the main thread may let pass; at the next one it cannot be waited for."""
 _NOTICED_S = 0.1
 """Within what time the main thread notices a signal, unless it waits in the line editor."""
@@ -45,7 +45,7 @@ class Interrupts:
         self._is_at_prompt = False
         self._handled = 0
         """Signals that the main thread has noticed."""
-        self._unheeded = 0
+        self._pending = 0
         self._end: threading.Timer | None = None
 
     @contextmanager
@@ -102,8 +102,8 @@ class Interrupts:
 
     def _on_signal(self, number: int, _: FrameType | None) -> None:
         self._handled += 1
-        self._unheeded += 1
-        if self._unheeded > _MOST_UNHEEDED:
+        self._pending += 1
+        if self._pending > _MAX_PENDING:
             # It writes to a terminal that is stopped, or a pipe that nobody reads.
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
@@ -128,7 +128,7 @@ class Interrupts:
     def cancelling(self, cancel: Callable[[], None]) -> Iterator[None]:
         """Let a signal cancel something during the block."""
         self._cancel = cancel
-        self._unheeded = 0
+        self._pending = 0
         if self.is_terminated:  # the signal came before there was anything to cancel
             cancel()
         try:
@@ -141,7 +141,7 @@ class Interrupts:
         """Let a signal raise KeyboardInterrupt or Terminated during the block."""
         self.check()
         self._is_at_prompt = True
-        self._unheeded = 0
+        self._pending = 0
         try:
             yield
         finally:

@@ -21,7 +21,6 @@ __all__ = [
     "fitted",
     "inner_event",
     "inner_text_line",
-    "prose",
     "result_line",
     "seconds",
     "text_in",
@@ -41,11 +40,6 @@ def text_in(event: Mapping[str, Any], key: str) -> str:
     if isinstance(value, str):
         return value
     return "" if value is None else json_text(value)
-
-
-def prose(text: str) -> str:
-    """Escape what a model says: line ends stay, and the joiners that scripts and emoji need."""
-    return visible(text)
 
 
 def fitted(text: str, width: int) -> str:
@@ -150,4 +144,4 @@ def inner_text_line(event: Mapping[str, Any], width: int, depth: int) -> str:
 def whole_result(event: Mapping[str, Any], number: int) -> str:
     """Return all of a result, as `/show` prints it."""
     head = f"{number} {text_in(event, 'tool')} {text_in(event, 'state')}"
-    return f"{one_line(head)}\n{prose(text_in(event, 'text'))}"
+    return f"{one_line(head)}\n{visible(text_in(event, 'text'))}"

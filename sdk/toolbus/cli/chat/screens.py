@@ -21,14 +21,13 @@ from toolbus.cli.chat.render import (
     fitted,
     inner_event,
     inner_text_line,
-    prose,
     result_line,
     text_in,
     value_line,
 )
 from toolbus.cli.chat.transcript import NumberedResult, ReplyText
 from toolbus.cli.output import write_stdout
-from toolbus.untrusted_text import json_text, one_line
+from toolbus.untrusted_text import json_text, one_line, visible
 
 __all__ = ["JsonScreen", "PipeScreen", "Screen", "TerminalScreen"]
 
@@ -86,7 +85,7 @@ class TerminalScreen:
     ) -> None:
         match kind:
             case "text":
-                self._write(prose(text_in(event, "text")))
+                self._write(visible(text_in(event, "text")))
             case "dropped":
                 self._line(dropped_line(event), "", depth)
             case "restart":
@@ -214,7 +213,7 @@ class PipeScreen:
         self._reply.clear()
         # Not escaped in a pipe, as the result of `toolbus call` is not: programs read it.
         if sys.stdout.isatty():
-            text = prose(text)
+            text = visible(text)
         if text:
             text = text.removesuffix("\n") + "\n"
             write_stdout(text.encode(errors="backslashreplace"))
@@ -230,7 +229,7 @@ class PipeScreen:
         text = str(self._reply).strip("\n")
         self._reply.clear()
         if text:
-            self.notice(prose(text))
+            self.notice(visible(text))
 
     def notice(self, text: str) -> None:
         """Show words of this program."""

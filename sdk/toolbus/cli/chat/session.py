@@ -14,7 +14,7 @@ from time import monotonic
 from typing import Any, TypeAlias, TypeVar
 
 from toolbus.chunks.chunk_types import FileChunk
-from toolbus.cli.chat.agents import Asked, ChatEvent, Notice, TraceId
+from toolbus.cli.chat.agents import ChatAgent, ChatEvent, Notice, TraceId
 from toolbus.cli.chat.files import save_file
 from toolbus.cli.chat.interrupts import Interrupted, Interrupts
 from toolbus.cli.chat.live_answer import Live, Pause, once
@@ -56,7 +56,7 @@ class Session:
         self._log = _Log()
         self.loop: asyncio.AbstractEventLoop
         """The loop that the agent is asked on; set before the first question."""
-        self.agent: Asked
+        self.agent: ChatAgent
         """Who is asked; set before the first question."""
 
     def ask(self, text: str) -> None:
@@ -71,7 +71,7 @@ class Session:
         self.transcript.begin(began_at)
         left_bytes = self.transcript.left_bytes()
         try:
-            asking = self._follow(partial(self._happening, text, left_bytes))
+            asking = self._follow(partial(self._events, text, left_bytes))
             with closing(asking):
                 for event in asking:
                     if event is None:
@@ -91,8 +91,8 @@ class Session:
         began_at = monotonic()
         found: list[T] = []
         try:
-            with closing(self._follow(once(work))) as happening:
-                for results in happening:
+            with closing(self._follow(once(work))) as events:
+                for results in events:
                     found += results or ()
                     self.screen.wait(monotonic() - began_at)
         finally:
@@ -146,8 +146,8 @@ class Session:
     ) -> Generator[T | None, None, None]:
         live = self._live = Live(self.loop, source)
         try:
-            with closing(live.read(self.interrupts)) as happening:
-                for event in happening:
+            with closing(live.read(self.interrupts)) as events:
+                for event in events:
                     self.show_log()
                     if isinstance(event, Pause):
                         self.screen.pause()
@@ -168,7 +168,7 @@ class Session:
         elif isinstance(event, dict):
             self.screen.show(event, self.transcript.add(event, monotonic()))
 
-    async def _happening(self, text: str, left_bytes: int) -> AsyncGenerator[_Shown, None]:
+    async def _events(self, text: str, left_bytes: int) -> AsyncGenerator[_Shown, None]:
         """Yield what happens; files are read here, because the next event skips their rest."""
         async with aclosing(self.agent.ask(text)) as events:
             async for event in events:
@@ -211,7 +211,7 @@ class _Log(logging.Handler):
         self.lines.append(f"(warning: {one_line(record.getMessage(), 1_000)})")
 
 
-_Enter: TypeAlias = Callable[[], AbstractAsyncContextManager[Asked]]
+_Enter: TypeAlias = Callable[[], AbstractAsyncContextManager[ChatAgent]]
 
 
 @contextmanager
@@ -223,7 +223,7 @@ def on_background_loop(session: Session, enter: _Enter) -> Iterator[None]:
     Raises what entering raises.
     """
     thread = LoopThread("chat", _nothing)
-    ready: concurrent.futures.Future[Asked] = concurrent.futures.Future()
+    ready: concurrent.futures.Future[ChatAgent] = concurrent.futures.Future()
     stop = asyncio.Event()
 
     async def live() -> None:

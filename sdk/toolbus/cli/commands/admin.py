@@ -17,9 +17,7 @@ __all__ = ["admin"]
 
 _COLUMNS = ("name", "participants", "toolkits", "calls")
 
-admin: typer.Typer = typer.Typer(
-    rich_markup_mode="markdown", add_completion=False, no_args_is_help=True
-)
+admin: typer.Typer = typer.Typer(add_completion=False, no_args_is_help=True)
 
 
 @admin.callback()

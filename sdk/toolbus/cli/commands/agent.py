@@ -157,12 +157,17 @@ def host_agent(  # noqa: PLR0913 - a parameter for each flag
             drain_s = settings.drain_s
         if drain_s is None:
             drain_s = _DRAIN_S
+
+        async def serve(end: GracefulShutdown) -> None:
+            async with explain_refusal(settings):
+                await serve_toolkits([made.toolkit], room, drain_s, wait=wait, end=end)
+
         logging.basicConfig(format=LOG_FORMAT)
         with GracefulShutdown(flushing(configure(name), [made.toolkit])) as end:
-            event_loop.run(_serve(settings, room, made, drain_s, wait, end))
+            event_loop.run(serve(end))
 
 
-agent: typer.Typer = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+agent: typer.Typer = typer.Typer(add_completion=False)
 """The command `toolbus agent`."""
 agent.command("agent", cls=OfferingCommand)(host_agent)
 
@@ -181,15 +186,3 @@ def _name_of(settings: RoomSettings, wanted: str | None) -> str:
         f"an agent's toolkit has the name of its participant, and {shown(name)} cannot be one: a "
         "lower-case letter, then up to 63 of a-z 0-9 _ -; give --name, or a token for such a name"
     )
-
-
-async def _serve(
-    settings: RoomSettings,
-    room: AgentRoom,
-    made: Agent,
-    drain_s: float,
-    wait: bool | None,
-    end: GracefulShutdown,
-) -> None:
-    async with explain_refusal(settings):
-        await serve_toolkits([made.toolkit], room, drain_s, wait=wait, end=end)

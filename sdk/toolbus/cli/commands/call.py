@@ -188,11 +188,14 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     target = CallTarget(toolkit, name, participant, on_behalf_of, timeout)
     typed = tuple(arguments or ())
     sent = None if values is None else json_lines(values)
-    if trace and (explain or assess):
-        raise UsageError("--trace is for a call: --explain and --assess make none")
-    plan = _Plan(
-        target, typed, call_options, output, is_stream=stream, input=sent, trace=_trace_if(trace)
-    )
+    followed: CallTrace | None = None
+    if trace:
+        if explain or assess:
+            raise UsageError("--trace is for a call: --explain and --assess make none")
+        from toolbus.cli.call_trace import CallTrace
+
+        followed = CallTrace()
+    plan = _Plan(target, typed, call_options, output, is_stream=stream, input=sent, trace=followed)
     with reporting(as_json=options.as_json, target=target), _reading(attach):
         if assess:
             assessment = in_room(options, plan.assess, join_timeout_s=timeout, locked=locked)
@@ -202,14 +205,6 @@ def call(  # noqa: PLR0913 - a parameter for each flag
             show_explanation(found, as_json=options.as_json)
         else:
             _run(plan, options, locked)
-
-
-def _trace_if(asked: bool) -> CallTrace | None:
-    if not asked:
-        return None
-    from toolbus.cli.call_trace import CallTrace
-
-    return CallTrace()
 
 
 def _run(plan: _Plan, options: RoomOptions, locked: Path | None) -> None:

@@ -15,7 +15,7 @@ import typer
 from toolbus.agents.agent import Agent
 from toolbus.cli.agent_options import AgentChoices, agent_of, chooses_an_agent, own_identity
 from toolbus.cli.arguments import read_json_option
-from toolbus.cli.chat.agents import Asked, LocalAgent, RemoteAgent, find_agent
+from toolbus.cli.chat.agents import ChatAgent, LocalAgent, RemoteAgent, find_agent
 from toolbus.cli.chat.commands import COMMANDS, Quit, run_command
 from toolbus.cli.chat.files import checked_folder
 from toolbus.cli.chat.interrupts import Interrupted
@@ -108,12 +108,12 @@ def ask_agent(  # noqa: PLR0913 - a parameter for each flag
     )
 
     @asynccontextmanager
-    async def entered() -> AsyncIterator[Asked]:
+    async def opened() -> AsyncIterator[ChatAgent]:
         async with joined_room(options, locked=locked) as room:
-            asked: dict[str, Any] = {"tools": configs, "conversation": conversation}
+            about: dict[str, Any] = {"tools": configs, "conversation": conversation}
             if choices.model is None:
                 found = await find_agent(room, agent or "", participant)
-                yield RemoteAgent(room, found, waits=is_interactive, **asked)
+                yield RemoteAgent(room, found, waits=is_interactive, **about)
                 return
             trusted = await own_identity(options.resolve(), options.context)
             made = agent_of(
@@ -124,13 +124,13 @@ def ask_agent(  # noqa: PLR0913 - a parameter for each flag
                 trusted=trusted,
             )
             async with _started(made, room):
-                yield LocalAgent(made, **asked)
+                yield LocalAgent(made, **about)
 
     target = None if agent is None else CallTarget(agent, "ask", participant)
     with (
         reporting(as_json=options.as_json, target=target),
         recorded("toolbus-cli"),
-        on_background_loop(session, entered),
+        on_background_loop(session, opened),
         session.logging(),
     ):
         if is_interactive:
@@ -154,7 +154,7 @@ def _check_flags(choices: AgentChoices, agent: str | None, participant: str | No
         raise UsageError("name an agent, toolbus chat NAME, or give --model for one here")
 
 
-chat: typer.Typer = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+chat: typer.Typer = typer.Typer(add_completion=False)
 """The command `toolbus chat`."""
 chat.command("chat", cls=OfferingCommand)(ask_agent)
 

@@ -25,9 +25,7 @@ __all__ = ["context"]
 _COLUMNS = ("in use", "name", "url", "room", "token or keys from", "as")
 _OVERRIDING = ("URL", "ROOM", "TOKEN", "TOKEN_FILE", "KEYS", "NAME")
 
-context: typer.Typer = typer.Typer(
-    rich_markup_mode="markdown", add_completion=False, no_args_is_help=True
-)
+context: typer.Typer = typer.Typer(add_completion=False, no_args_is_help=True)
 _NewName = Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, _ and -.")]
 _Context = typer.Argument(metavar="NAME", help="The context.", autocompletion=complete_context)
 

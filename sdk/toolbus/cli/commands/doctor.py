@@ -20,7 +20,6 @@ from email import message_from_string
 from email.utils import parsedate_to_datetime
 from importlib.metadata import entry_points
 from itertools import groupby
-from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -30,6 +29,7 @@ from toolbus.auth.grants import ApiScope, matches_room
 from toolbus.auth.keys import KeyRing
 from toolbus.auth.participant_names import name_fault
 from toolbus.auth.token_limits import LEEWAY_S
+from toolbus.cli.arguments import read_file
 from toolbus.cli.room_options import RoomOptions, joins_a_room
 from toolbus.client.connect_errors import (
     certificate_text,
@@ -55,7 +55,7 @@ from toolbus.transport.addresses import connect_to_host
 from toolbus.untrusted_text import json_text, one_line
 from toolbus.wire import PROTOCOL_HEADER
 
-__all__ = ["Finding", "check_room", "doctor"]
+__all__ = ["check_room", "doctor"]
 
 _TIMEOUT_S = 5.0
 _CLOCK_SKEW_S = 5.0
@@ -133,12 +133,7 @@ def _check_redis(options: RoomOptions, redis: str) -> list[Finding]:
     if options != RoomOptions(as_json=options.as_json):
         raise UsageError("--redis checks a Redis and no room: omit the room flags")
     if redis.startswith("@"):
-        try:
-            redis = Path(redis[1:]).read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise UsageError(f"cannot read {redis[1:]}: {error.strerror}") from None
-        except ValueError:
-            raise UsageError(f"{redis[1:]} is not a text file") from None
+        redis = read_file("--redis", redis[1:]).strip()
     for entry in entry_points(group=CHECKS, name="redis"):
         findings: list[Finding] = asyncio.run(entry.load()(redis))
         return findings

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 
 from toolbus.auth.participant_names import is_participant_name
-from toolbus.cli.completion import TOOLKITS, complete_installed
+from toolbus.cli.completion import complete_installed
 from toolbus.cli.error_report import reporting_cancel
 from toolbus.cli.options import Instance, RecordChoices, check_drain, takes
 from toolbus.cli.room_options import Locked, RoomOptions, joins_a_room, read_lock, say_hosted
@@ -44,7 +44,7 @@ from toolbus.service.remote_toolkit import flushing, serve_toolkits
 from toolbus.telemetry import configure
 from toolbus.tools.toolkit import Toolkit
 
-__all__ = ["TOOLKITS", "find_toolkit", "host", "tune_collector"]
+__all__ = ["host", "tune_collector"]
 
 
 _PRIVATE_STEP = (
@@ -141,7 +141,7 @@ def tune_collector() -> None:
     gc.set_threshold(young, middle, 30)
 
 
-host: typer.Typer = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+host: typer.Typer = typer.Typer(add_completion=False)
 """The command `toolbus host`."""
 
 
@@ -231,17 +231,27 @@ def host_toolkits(  # noqa: PLR0913 - a parameter for each flag
             chosen["public"] = False
         if share:
             chosen["shared_with"] = tuple(share)
-        lock = read_lock(options.resolve(), locked)
+        settings = options.resolve()
+        lock = read_lock(settings, locked)
         choices = {"instance": instance, "locked": lock, **options.choices()}
         file = _read_policy(policy)
         room = _HostingRoom(chosen, found, policy=file, as_json=options.as_json, **choices)
         logging.basicConfig(format=LOG_FORMAT)
         for name in {name for reference in toolkits for name in logger_names(reference)}:
             show_info_of(name)
+
+        async def serve(end: GracefulShutdown) -> None:
+            try:
+                async with explain_refusal(settings), room.watching_policy():
+                    await read_token(settings)
+                    await serve_toolkits(found, room, drain_s, wait=wait, end=end)
+            except InvalidOffer as error:
+                raise UsageError(str(error)) from error
+
         # The name of the service in spans, as in `RemoteToolkit.run`.
         service = found[0].name if len(found) == 1 else "toolbus-host"
         with GracefulShutdown(flushing(configure(service), found)) as end:
-            event_loop.run(_serve(options, room, end, found, drain_s, wait))
+            event_loop.run(serve(end))
 
 
 def _read_policy(path: Path | None) -> PolicyFile | None:
@@ -263,20 +273,3 @@ def _check_share(share: str) -> None:
         raise UsageError(
             f"--share {share[:64]!r} is not valid: write name:{name}, role:{name} or '*'"
         )
-
-
-async def _serve(
-    options: RoomOptions,
-    room: _HostingRoom,
-    end: GracefulShutdown,
-    toolkits: Sequence[Toolkit],
-    drain_s: float | None,
-    wait: bool | None,
-) -> None:
-    settings = options.resolve()
-    try:
-        async with explain_refusal(settings), room.watching_policy():
-            await read_token(settings)
-            await serve_toolkits(toolkits, room, drain_s, wait=wait, end=end)
-    except InvalidOffer as error:
-        raise UsageError(str(error)) from error

@@ -6,8 +6,6 @@ messages that are sent while the connection is lost are not received.
 
 from __future__ import annotations
 
-import asyncio
-import json
 import logging
 import re
 import time
@@ -21,7 +19,8 @@ from toolbus.chunks.json_values import shown
 from toolbus.cli.arguments import read_arguments, read_json
 from toolbus.cli.columns import counted
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
-from toolbus.cli.signals import stop_on_signals, wait_for_first
+from toolbus.cli.signals import stop_on_signals
+from toolbus.concurrency.tasks import wait_for_first
 from toolbus.diagnostics.exit_codes import UsageError, with_step
 from toolbus.errors import NotFound
 from toolbus.log_output import LOG_FORMAT
@@ -74,7 +73,7 @@ def send(
         raise
     delivered = in_room(options, lambda room: _send(room, to, kind, body))
     if options.as_json:
-        typer.echo(json.dumps({"delivered": delivered}))
+        typer.echo(json_text({"delivered": delivered}))
         return
     typer.echo(f"sent to {counted(delivered, 'connection')}")
     if not delivered:
@@ -131,8 +130,7 @@ def listen(
 
 async def _listen(room: CommandRoom, kinds: frozenset[str], *, as_json: bool) -> None:
     """Print messages until a signal. Raises RoomException if the room closes."""
-    stop = asyncio.Event()
-    stop_on_signals(asyncio.get_running_loop(), stop.set)
+    stop = stop_on_signals()
     await wait_for_first(_read(room, kinds, as_json=as_json), stop.wait())
 
 

@@ -45,9 +45,7 @@ _MAX_ASKED = 1_000
 """Different inputs; each may take its host seconds."""
 _COLUMNS = ("calls", "tool", "behavior", "decided by")
 
-permissions: typer.Typer = typer.Typer(
-    rich_markup_mode="markdown", add_completion=False, no_args_is_help=True
-)
+permissions: typer.Typer = typer.Typer(add_completion=False, no_args_is_help=True)
 _File = Annotated[Path, typer.Argument(metavar="FILE", help="The rule file.", show_default=False)]
 _Tool = Annotated[
     str | None,
@@ -216,24 +214,24 @@ class _Trial:
         known: dict[tuple[str | None, ...], PermissionDecision | str] = {}
         for record in records:
             if not _came_to_permission(record):
-                found.apart["they were refused for another reason"] += 1
+                found.not_judged["they were refused for another reason"] += 1
                 continue
             arguments = whole_arguments(record.arguments)
             if arguments is None:
                 state = "cut" if record.arguments else "not kept"
-                found.apart[f"their arguments were {state}"] += 1
+                found.not_judged[f"their arguments were {state}"] += 1
                 continue
             people = (record.caller, record.issuer, record.principal, record.principal_issuer)
             key = (record.tool, record.owner, record.arguments, *people)
             if key not in known and len(known) >= _MAX_ASKED:
-                found.apart[f"beyond the first {_MAX_ASKED:,} different inputs"] += 1
+                found.not_judged[f"beyond the first {_MAX_ASKED:,} different inputs"] += 1
                 continue
             if key not in known:
                 call = _recorded_call(record, arguments, at_host=self.at_host)
                 known[key] = await self._judge(call)
             decision = known[key]
             if isinstance(decision, str):
-                found.apart[decision] += 1
+                found.not_judged[decision] += 1
             else:
                 found.decided[record.tool, decision.behavior, decision.by] += 1
         return found
@@ -393,7 +391,7 @@ class _Tally:
 
     decided: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     """Calls by tool, behavior, and what decided."""
-    apart: Counter[str] = field(default_factory=Counter)
+    not_judged: Counter[str] = field(default_factory=Counter)
     """Calls that were not judged, by the reason."""
 
     def facts(self) -> dict[str, Any]:
@@ -402,7 +400,7 @@ class _Tally:
         decided = [
             {**dict(zip(keys, row, strict=True)), "calls": calls} for row, calls in self.rows()
         ]
-        return {"decided": decided, "not_judged": dict(self.apart)}
+        return {"decided": decided, "not_judged": dict(self.not_judged)}
 
     def rows(self) -> list[tuple[tuple[str, str, str], int]]:
         """Return what was decided, the most frequent first."""
@@ -453,7 +451,7 @@ def _show_tally(found: _Tally, calls: int, options: RoomOptions, *, is_asked: bo
             show_columns([_COLUMNS, *rows])
         else:
             typer.echo("no recorded call was judged", err=True)
-        for reason, count in sorted(found.apart.items()):
+        for reason, count in sorted(found.not_judged.items()):
             typer.echo(f"not judged: {count:,} calls, because {reason}", err=True)
         _say_how(is_asked=is_asked)
     if calls == _MAX_RECORDS:

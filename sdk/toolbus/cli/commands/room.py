@@ -9,9 +9,7 @@ from toolbus.cli.commands.participants import participants
 
 __all__ = ["room"]
 
-room: typer.Typer = typer.Typer(
-    rich_markup_mode="markdown", add_completion=False, no_args_is_help=True
-)
+room: typer.Typer = typer.Typer(add_completion=False, no_args_is_help=True)
 
 
 @room.callback()

@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -31,6 +30,7 @@ from toolbus.auth.tokens import (
 from toolbus.chunks.json_values import cut, shown
 from toolbus.cli.completion import complete_grant, complete_preset
 from toolbus.cli.error_report import reporting
+from toolbus.cli.suggestions import nearest
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.diagnostics.join_errors import expired_for_s, lifetime_text, read_claims
 from toolbus.diagnostics.user_code_errors import error_text
@@ -76,9 +76,7 @@ _KeysFlag = Annotated[
     ),
 ]
 
-token: typer.Typer = typer.Typer(
-    rich_markup_mode="markdown", add_completion=False, no_args_is_help=True
-)
+token: typer.Typer = typer.Typer(add_completion=False, no_args_is_help=True)
 
 
 @token.callback()
@@ -331,9 +329,9 @@ def _suggestion(name: str) -> str:
     if _AGENTS + name in GRANTS:
         return f"did you mean {_AGENTS}{name}?"
     short = [grant.removeprefix(_AGENTS) for grant in GRANTS if grant.startswith(_AGENTS)]
-    if near := get_close_matches(name[:64], GRANTS, n=1):
+    if near := nearest(name, GRANTS):
         return f"did you mean {near[0]}?"
-    if near := get_close_matches(name[:64], short, n=1):
+    if near := nearest(name, short):
         return f"did you mean {_AGENTS}{near[0]}?"
     return f"the grants are {', '.join(sorted(GRANTS))}"
 

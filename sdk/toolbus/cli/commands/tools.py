@@ -1,7 +1,6 @@
 """`toolbus tools` lists toolkits and describes their tools; `toolbus builders` lists what is built.
 
-It prints a table on a terminal, plain columns into a pipe, and JSON with `--json`. Descriptions are
-untrusted text: control characters are escaped.
+Descriptions are untrusted text: control characters are escaped.
 """
 
 from __future__ import annotations
@@ -65,12 +64,9 @@ def tools(
     locked: Locked = None,
 ) -> None:
     """List toolkits, or describe the tools of one."""
-    if left_out:
-        if toolkit is None:
-            raise UsageError("--left-out needs the name of a toolkit")
-        _show_left_out(options, CallTarget(toolkit.partition(".")[0], "", participant), locked)
-        return
     if toolkit is None:
+        if left_out:
+            raise UsageError("--left-out needs the name of a toolkit")
         found = in_room(
             options, lambda room: _list_toolkits(room, search, participant), locked=locked
         )
@@ -86,9 +82,12 @@ def tools(
             typer.echo(f"{text}{step}", err=True)
         return
     name, _, tool = toolkit.partition(".")
-    target = CallTarget(name, tool, participant)
+    target = CallTarget(name, "" if left_out else tool, participant)
     with reporting(as_json=options.as_json, target=target):
         proxy = in_room(options, lambda room: _find(room, target), locked=locked)
+    if left_out:
+        _show_left_out(proxy, as_json=options.as_json)
+        return
     chosen = [proxy.tool(tool)] if tool else list(proxy.manifest.tools)
     if options.as_json:
         typer.echo(json_text(_facts(proxy, chosen)))
@@ -132,14 +131,12 @@ async def _find(room: CommandRoom, target: CallTarget) -> ToolkitProxy:
 # What is left out
 
 
-def _show_left_out(options: RoomOptions, target: CallTarget, locked: Any) -> None:
+def _show_left_out(proxy: ToolkitProxy, *, as_json: bool) -> None:
     """Print the tools that a toolkit does not host, and what of its schemas is not checked."""
-    with reporting(as_json=options.as_json, target=target):
-        proxy = in_room(options, lambda room: _find(room, target), locked=locked)
     annotations = proxy.manifest.annotations
     left_out, left_out_count = entries_in(annotations, "left_out")
     unchecked, unchecked_count = entries_in(annotations, "unchecked")
-    if options.as_json:
+    if as_json:
         facts = {
             "left_out": [asdict(entry) for entry in left_out],
             "left_out_count": left_out_count,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json as json_codec
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -18,9 +17,12 @@ import typer
 
 from toolbus.cli.options import check_listen_host
 from toolbus.cli.own_commands import with_install_line
-from toolbus.cli.signals import stop_on_signals, wait_for_first
+from toolbus.cli.signals import stop_on_signals
+from toolbus.concurrency.tasks import wait_for_first
+from toolbus.diagnostics.exit_codes import ExitCode
 from toolbus.telemetry.viewer.receiver import MissingExtra, SpanReceiver
 from toolbus.telemetry.viewer.trace_tree import TraceTree, as_json, build_tree, render_lines
+from toolbus.untrusted_text import json_text
 
 __all__ = ["trace"]
 
@@ -56,7 +58,7 @@ def trace(
             if error.errno == errno.EADDRINUSE:
                 text = f"{text}; choose another with --port"
         typer.echo(f"toolbus trace: {text}", err=True)
-        raise typer.Exit(2) from error
+        raise typer.Exit(ExitCode.USAGE) from error
 
 
 @dataclass(slots=True)
@@ -113,7 +115,7 @@ class _View:
                 typer.echo("more spans have arrived:")
             typer.echo("\n".join(render_lines(tree)))
         else:
-            typer.echo(json_codec.dumps(as_json(tree)))
+            typer.echo(json_text(as_json(tree)))
         self.shown.add(tree.trace_id)
 
     def report_dropped(self, dropped: int) -> None:
@@ -127,8 +129,7 @@ class _View:
 async def _receive(receiver: SpanReceiver, view: _View) -> None:
     schedule = TraceSchedule()
     loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    stop_on_signals(loop, stop.set)
+    stop = stop_on_signals()
     async with receiver:
         typer.echo(
             f"listening: OTEL_EXPORTER_OTLP_ENDPOINT={receiver.endpoint}  (Ctrl-C to stop)",

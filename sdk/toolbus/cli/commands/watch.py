@@ -23,7 +23,7 @@ from rich.live import Live
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
-from toolbus.cli.signals import stop_on_signals, wait_for_first
+from toolbus.cli.signals import stop_on_signals
 from toolbus.cli.watch_display import (
     RoomSnapshot,
     as_json,
@@ -33,6 +33,7 @@ from toolbus.cli.watch_display import (
     superseded_lines,
 )
 from toolbus.cli.watched_room import CallRates, Roster
+from toolbus.concurrency.tasks import wait_for_first
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.errors import PermissionDenied, RoomException
 from toolbus.log_output import LOG_FORMAT
@@ -116,7 +117,6 @@ class _Watcher:
     once: bool
     for_s: float | None
     show: _Show
-    stop: asyncio.Event = field(default_factory=asyncio.Event)
     monitored: asyncio.Event = field(default_factory=asyncio.Event)
     """Set after the first event of the call monitor."""
     listed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -124,12 +124,13 @@ class _Watcher:
     stale: asyncio.Event = field(default_factory=asyncio.Event)
     """Set if the lists must be requested again."""
     roster: Roster = field(default_factory=Roster)
+    stop: asyncio.Event = field(init=False)
     rates: CallRates = field(init=False)
 
     async def run(self) -> None:
         """Watch until a signal or the end of the time. Raises RoomException if the room closes."""
         loop = asyncio.get_running_loop()
-        stop_on_signals(loop, self.stop.set)
+        self.stop = stop_on_signals()
         self.rates = CallRates(loop.time())
         try:
             async with asyncio.TaskGroup() as group:

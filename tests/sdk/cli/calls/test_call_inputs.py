@@ -138,9 +138,9 @@ def test_invalid_input_is_a_usage_error(
     assert "Traceback" not in outcome.err
 
 
-def test_line_that_is_too_long_is_refused(tmp_path: Path) -> None:
+def test_byte_order_mark_is_left_out_and_line_that_is_too_long_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "long"
-    path.write_bytes(b"1\n" + b"2" * (1024 * 1024 + 65_536))
+    path.write_bytes(b"\xef\xbb\xbf1\n" + b"2" * (1024 * 1024 + 65_536))
     lines = json_lines(path)
     assert next(lines) == 1
     with pytest.raises(UsageError, match=r"a line of .* is longer than 1048576 bytes") as raised:

@@ -70,6 +70,11 @@ SCHEMA: dict[str, Any] = {
         "tags": {"type": "array", "items": TEXT},
         "lines": {"type": "array", "items": {"$ref": "#/$defs/Order"}},
         "count": {"type": "integer"},
+        "number": {"anyOf": [{"type": "integer"}, {}]},
+        "codes": {
+            "patternProperties": {"^no_": {"type": "integer"}},
+            "additionalProperties": True,
+        },
         "app.name": TEXT,
         "app": {"type": "object", "properties": {"name": {"type": "integer"}, "level": TEXT}},
         "page[size]": {"type": "integer"},
@@ -170,6 +175,10 @@ def test_tools_escape_the_names_of_others(toolbus: CommandLine) -> None:
         ("all.one=1 all.two=2", {"all": {"one": "1", "two": "2"}}),
         ("limits.cpu=2", {"limits": {"cpu": 2}}),
         ("labels.aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa!=2", {"labels": {"a" * 40 + "!": "2"}}),
+        (
+            "number=two codes.no_1=1 codes.name=pen",
+            {"number": "two", "codes": {"no_1": 1, "name": "pen"}},
+        ),
         ("free.a.b[0]=2", {"free": {"a": {"b": [2]}}}),
         ("open.a=2 open.b.c=x", {"open": {"a": 2, "b": {"c": "x"}}}),
         ("order.any.x[]=true", {"order": {"any": {"x": [True]}}}),

@@ -152,5 +152,5 @@ class Agent:
 async def test_agent_cannot_say_that_a_file_is_saved() -> None:
     session = Session(PipeScreen(), None)
     session.agent = cast("Any", Agent())
-    events = [event async for event in session._happening("hi", 0)]
+    events = [event async for event in session._events("hi", 0)]
     assert events == [{"type": ["text"]}, {"type": "text", "text": "hi"}]

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from toolbus.cli.chat.agents import Asked
+from toolbus.cli.chat.agents import ChatAgent
 from toolbus.cli.chat.commands import COMMANDS, Quit, run_command
 from toolbus.cli.chat.session import Session
 from toolbus.cli.chat.transcript import ReceivedFile
@@ -46,7 +46,7 @@ ABOUT = {
 def session_of(about: Any = ABOUT) -> tuple[Session, Notices]:
     screen = Notices()
     session = Session(cast(Any, screen), None)
-    session.agent = cast(Asked, Agent(about))
+    session.agent = cast(ChatAgent, Agent(about))
     cast(Any, session).run = lambda work: work  # no loop is needed
     session.transcript.begin(0)
     event = {"type": "tool_result", "tool": "eyes.look", "state": "ok", "text": "seen\x1b\nall"}
