@@ -185,8 +185,6 @@ class ResultWriter:
             # has. The same holds for the rest of a stream.
             if size <= most:
                 data += piece
-            else:
-                data.clear()
         if not self._takes(size, f"the file {_shown(file.name)}"):
             return
         if self._definition.has_output and (value := _json_of(file, data)) is not None:
