@@ -146,9 +146,6 @@ class _McpEndpoint:
         self._quotas = RequestQuotas(access)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # The parser leaves the white space behind a value, which is not part of it (RFC 9110, 5.5).
-        fields = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
-        scope = {**scope, "headers": fields}
         headers = Headers(scope=scope)
         opened = self._app.requests.open(headers.get(_VERSION), headers.get("mcp-method"))
         with opened as request:

@@ -150,7 +150,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._reads_headers:
             if len(self.headers) >= MAX_HEADERS:
                 self._refuse(*_TOO_LARGE)
-            super().on_header(name, value)
+            # The parser leaves the white space behind a value (RFC 9110, 5.5: no part of it).
+            super().on_header(name, value.rstrip(b" \t"))
 
     def on_headers_complete(self) -> None:
         """Begin to answer."""

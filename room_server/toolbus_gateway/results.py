@@ -190,7 +190,7 @@ class ResultWriter:
         if not self._takes(size, f"the file {_shown(file.name)}"):
             return
         if self._definition.has_output and (value := _json_of(file, data)) is not None:
-            self._value = value  # JSON that is larger than a frame travels as a file
+            self._value = value  # toolkits send JSON that is larger than a frame as a file
             self._content.append(types.TextContent(text=data.decode()))
             return
         self._content.append(_file_block(file, bytes(data)))

@@ -77,8 +77,12 @@ async def serve_stdio(room: RoomClient, target: Target) -> None:
     member = StdioMember(room)
     client = _Client(member, target)
     lines = _StandardInput()
-    stop_on_signals(asyncio.get_running_loop(), lines.end)
-    tasks = [asyncio.create_task(member.stay()), asyncio.create_task(client.tell_changes())]
+    stop = stop_on_signals()
+    tasks = [
+        asyncio.create_task(member.stay()),
+        asyncio.create_task(client.tell_changes()),
+        asyncio.create_task(stop.wait()),
+    ]
     for task in tasks:
         task.add_done_callback(lambda _: lines.end())
     try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import ssl
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
@@ -21,10 +23,22 @@ from toolbus_server.process import gateways
 DEV = ("serve", "--dev", "--port", "0", "--gateway", "--gateway-port", "0")
 
 
-async def test_a_development_server_lets_clients_of_mcp_call_tools(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_tls", [False, True], ids=["without TLS", "with TLS"])
+async def test_a_development_server_lets_clients_of_mcp_call_tools(
+    tmp_path: Path, has_tls: bool
+) -> None:
     (tmp_path / "sum_tools.py").write_text(SUM_TOOLS, encoding="utf-8")
-    here = CommandLine(tmp_path)
-    with here.start(*DEV, "--json") as server:
+    here, options = CommandLine(tmp_path), [*DEV, "--json"]
+    trusting: ssl.SSLContext | bool = True
+    if has_tls:
+        pki = make_pki(tmp_path / "pki")
+        trusting = ssl.create_default_context(cafile=pki.authority)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        variables = {"SSL_CERT_FILE": str(pki.authority)}
+        here = replace(here, variables=variables).at(f"wss://127.0.0.1:{port}")
+        options += ["--port", str(port), *pki.flags]
+    with here.start(*options) as server:
         addresses = json.loads(await asyncio.to_thread(server.line))
         there = here.at(addresses["url"])
         with there.hosting("sum_tools:sums", "--name", "bob"):
@@ -32,7 +46,7 @@ async def test_a_development_server_lets_clients_of_mcp_call_tools(tmp_path: Pat
             headers = {"Authorization": f"Bearer {made.out.strip()}"}
             address = f"{addresses['gateway']}/rooms/main/mcp"
             async with (
-                httpx2.AsyncClient(headers=headers, timeout=60) as http,
+                httpx2.AsyncClient(headers=headers, timeout=60, verify=trusting) as http,
                 Client(streamable_http_client(address, http_client=http)) as client,
             ):
                 result = await client.call_tool("sums__add", {"a": 1})
@@ -54,7 +68,7 @@ def test_a_gateway_that_cannot_run_beside_the_server_is_refused_with_words(tmp_p
     with socket.create_server(("127.0.0.1", 0)) as taken:
         table: dict[tuple[str, ...], str] = {
             ("--workers", "2", "--redis", "redis://127.0.0.1:1"): "leave --workers out",
-            pki.flags: "let a proxy speak TLS",
+            pki.flags: "needs TOOLBUS_URL",
             ("--gateway-port", str(taken.getsockname()[1])): "another with --gateway-port",
             ("--trusted-hosts", "a b"): "--gateway: 'a b' is not a host",
         }

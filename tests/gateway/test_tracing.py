@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import httpx2
 import pytest
 from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
-from mcp_types import RequestParamsMeta
 
 from gateway.conftest import REVISIONS
 from support.processes.command_line import CommandLine
@@ -46,7 +46,7 @@ async def test_spans_of_a_call_are_below_that_of_the_client(
     traced: TracedRoom, address: str, mode: str
 ) -> None:
     trace_id = f"{REVISIONS.index(mode) + 1:032x}"
-    meta: RequestParamsMeta = {
+    meta: Any = {
         "traceparent": f"00-{trace_id}-{PARENT}-01",
         "tracestate": "vendor=1",
     }

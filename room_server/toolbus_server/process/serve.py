@@ -101,7 +101,7 @@ class ServeOptions:
             raise UsageError(_NO_KEYS)
         _check_workers(self.workers, self.redis)
         if self.gateway:
-            _check_gateway(self.workers, has_tls=tls is not None)
+            _check_gateway(self.workers, variables, has_tls=tls is not None)
         try:
             keys = KeyRing(trusted)
             keys.aliases()
@@ -220,14 +220,17 @@ def load_keys(path: Path) -> KeyRing:
         raise UsageError(str(error)) from error
 
 
-def _check_gateway(workers: int, *, has_tls: bool) -> None:
-    beside = "start `toolbus gateway` beside the server"
+def _check_gateway(workers: int, variables: Mapping[str, str], *, has_tls: bool) -> None:
     if workers > 1:
-        raise UsageError(f"--gateway is for one process: leave --workers out, or {beside}")
-    if has_tls:
         raise UsageError(
-            "--gateway connects to the server by its address, for which no certificate is made: "
-            f"let a proxy speak TLS, or {beside} with the name of the certificate in --url"
+            "--gateway is for one process: leave --workers out, or start `toolbus gateway` beside "
+            "the server"
+        )
+    # The gateway is a client like any other, which checks the name in the certificate.
+    if has_tls and not variables.get("TOOLBUS_URL", "").startswith("wss://"):
+        raise UsageError(
+            "--gateway with --tls-cert needs TOOLBUS_URL: this server by a name that its "
+            "certificate has, as wss://NAME:PORT"
         )
 
 
@@ -291,7 +294,7 @@ async def _serve(
     following = asyncio.create_task(reloader.follow())
     try:
         async with AsyncExitStack() as stack:
-            addresses = await _enter_gateway(stack, options, server.url)
+            addresses = await _enter_gateway(stack, options, settings, variables, server.url)
             announce(server.url, *addresses)
             await stop.wait()
     except UsageError:
@@ -305,30 +308,38 @@ async def _serve(
     await server.stop()
 
 
-async def _enter_gateway(stack: AsyncExitStack, options: ServeOptions, url: str) -> list[str]:
+async def _enter_gateway(
+    stack: AsyncExitStack,
+    options: ServeOptions,
+    settings: ServerSettings,
+    variables: Mapping[str, str],
+    url: str,
+) -> list[str]:
     """Start the gateway, if one is wanted, and return its address. Raises UsageError."""
     if not options.gateway:
         return []
     from toolbus_server.process.gateways import load_gateway  # few servers have one
 
-    host = urlsplit(url).hostname or ""
+    if settings.tls is not None:
+        url = variables["TOOLBUS_URL"]
     # By loopback where it listens everywhere: a packet to 0.0.0.0 goes there on Linux alone.
-    place = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host)
+    elif (place := {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.host)) is not None:
+        url = f"ws://{place}:{urlsplit(url).port}"
     try:
         gateway = load_gateway()(
-            url if place is None else f"ws://{place}:{urlsplit(url).port}",
-            host=host,
+            url,
+            host=settings.host,
             port=options.gateway_port,
-            tls=None,
+            tls=settings.tls,
             drain_s=options.drain_s,
             trusted_hosts=tuple(options.trusted_hosts),
-            trusted_origins=tuple(map(read_origin, options.trusted_origins)),
-            trusted_proxies=read_proxies(options.trusted_proxies),
-            has_metrics=options.metrics == "on",
+            trusted_origins=settings.trusted_origins,
+            trusted_proxies=settings.trusted_proxies,
+            has_metrics=settings.metrics,
         )
         return [await stack.enter_async_context(gateway)]
     except OSError as error:
-        raise listen_error(error, host, options.gateway_port, "--gateway-port") from error
+        raise listen_error(error, settings.host, options.gateway_port, "--gateway-port") from error
     except ValueError as error:
         raise UsageError(f"--gateway: {error}") from error
 
