@@ -32,7 +32,7 @@ _MODULES_OF_EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "bundles": ("packaging", "mcp", "httpcore2", "httpx2"),
         "credentials": ("keyring",),
         "otel": ("uvicorn",),
-        "gateway": ("httptools", "mcp", "starlette", "uvicorn"),
+        "gateway": ("httptools", "mcp", "prometheus_client", "starlette", "uvicorn"),
         "server": ("packaging", "rfc8785", "redis", "hiredis"),
     }
 )
