@@ -2,102 +2,29 @@
 
 from __future__ import annotations
 
-import json
+import asyncio
+import sys
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
-from toolbus.agents.asked_agents import is_of_agent
+from toolbus.bounded_logging import bounded_logger
+from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
-from toolbus.schemas.walker import rewritten
-from toolbus.turns.model_tools import visible_schema
-from toolbus.untrusted_text import visible
-from toolbus.wire import ToolkitManifest, ToolManifest
+from toolbus.wire import ToolkitManifest
 from toolbus_gateway.limits import MAX_DEFINITION_BYTES
+from toolbus_gateway.listing import Listing, Target
+from toolbus_gateway.tool_definitions import ToolDefinition
 
-__all__ = ["Definitions", "ToolDefinition"]
+__all__ = ["Definitions"]
 
-RESULT = "result"
-"""The property that holds a result which is not an object."""
-
-
-@dataclass(frozen=True, slots=True)
-class ToolDefinition:
-    """A tool of a toolkit, and how MCP describes it."""
-
-    toolkit: str
-    tool: str
-    body: dict[str, Any]
-    """The tool in the form of MCP, without its name. Not to be changed."""
-    is_streaming: bool
-    is_of_agent: bool
-    """Whether its stream is that of an agent which answers."""
-    is_wrapped: bool
-    """Whether its result is a value that is put into an object."""
-    timeout_s: float | None
-    needs: str
-    """What a call has to send beside its arguments, which MCP cannot: "attachment" or "input"."""
-
-    @classmethod
-    def of(cls, toolkit: ToolkitManifest, tool: ToolManifest) -> ToolDefinition:
-        """Make the definition of a tool."""
-        output = None if tool.streaming else tool.output_schema
-        is_wrapped = output is not None and output.get("type") != "object"
-        return cls(
-            toolkit.name,
-            tool.name,
-            _body(toolkit, tool, _wrapped(output) if is_wrapped and output else output),
-            is_streaming=tool.streaming,
-            is_of_agent=is_of_agent(tool.name, toolkit.annotations),
-            is_wrapped=is_wrapped,
-            timeout_s=tool.timeout_s,
-            needs=tool.takes if tool.takes_required else "",
-        )
-
-
-def _body(
-    toolkit: ToolkitManifest, tool: ToolManifest, output: dict[str, Any] | None
-) -> dict[str, Any]:
-    texts = [tool.description, *tool.rules, *toolkit.rules]
-    title = visible(tool.title)
-    annotations: dict[str, Any] = {
-        "readOnlyHint": tool.read_only,
-        "destructiveHint": tool.destructive,
-        "idempotentHint": tool.idempotent,
-        "openWorldHint": tool.open_world,
-    }
-    body: dict[str, Any] = {
-        "description": visible("\n\n".join(filter(None, texts))),
-        # A schema may leave out that arguments are an object, which MCP asks for.
-        "inputSchema": {**visible_schema(tool.input_schema), "type": "object"},
-        "annotations": annotations,
-    }
-    if title:
-        body["title"] = annotations["title"] = title
-    if output is not None:
-        body["outputSchema"] = visible_schema(output)
-    return body
-
-
-def _wrapped(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return the schema of an object that has a value of this schema as `result`."""
-    return {
-        "type": "object",
-        "properties": {RESULT: _moved(schema)},
-        "required": [RESULT],
-    }
-
-
-def _moved(schema: Any) -> Any:
-    """Return a schema whose references lead to the same places one property further down."""
-    if not isinstance(schema, dict):
-        return schema
-    moved = {key: rewritten(key, value, _moved) for key, value in schema.items()}
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
-        moved["$ref"] = f"#/properties/{RESULT}{reference[1:]}"
-    return moved
+_logger = bounded_logger(__name__)
+# A manifest may have 1 MiB of schemas, which take seconds: other members are served meanwhile.
+_threads = WorkerThreads("gateway-definitions", 1)
+_NAMED = 3
+"""Tools of one toolkit that the log names of those that are left out."""
 
 
 @dataclass(slots=True)
@@ -117,6 +44,22 @@ class Definitions:
         self._max_bytes = max_bytes
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._bytes = 0
+        self._making: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._listings: WeakValueDictionary[tuple[Any, ...], Listing] = WeakValueDictionary()
+
+    @property
+    def bytes(self) -> int:
+        """The memory of all definitions that are kept."""
+        return self._bytes
+
+    def listing(self, definitions: Iterable[ToolDefinition], target: Target) -> Listing:
+        """Return the listing of some tools under a path: the same one for all members."""
+        tools = tuple(definitions)
+        key = (target, tools)
+        found = self._listings.get(key)
+        if found is None:
+            found = self._listings[key] = Listing(tools, target)
+        return found
 
     async def tools_of(
         self, info: ToolkitInfo, describe: Callable[[], Awaitable[ToolkitProxy | None]]
@@ -133,21 +76,66 @@ class Definitions:
             if proxy is None:
                 return []
             info = proxy.info
-            known = self._keep(info.digest, proxy.manifest)
-        self._known.move_to_end(info.digest)
+            known = await self._made(info.digest, proxy.manifest)
+        if info.digest in self._known:
+            self._known.move_to_end(info.digest)
         return [known.tools[name] for name in info.tools if name in known.tools]
 
-    def _keep(self, digest: str, manifest: ToolkitManifest) -> _Known:
-        """Keep the tools of a manifest, beside those that other members may read."""
+    async def _made(self, digest: str, manifest: ToolkitManifest) -> _Known:
+        """Make and keep the tools of a manifest, beside those that other members may read."""
+        # All members read a toolkit that has changed at once: it is made for the first of them.
+        lock = self._making.setdefault(digest, asyncio.Lock())
+        async with lock:
+            known = self._known.get(digest)
+            if known is not None and known.tools.keys() >= {tool.name for tool in manifest.tools}:
+                return known
+            old = {} if known is None else known.tools
+            tools, size = await _threads.run(_tools_of, manifest, old)
+            self._keep(digest, made := _Known(tools, size))
+        needing = [tool for name, tool in made.tools.items() if tool.needs and name not in old]
+        if needing:
+            names = ", ".join(f"{tool.tool} ({tool.needs})" for tool in needing[:_NAMED])
+            _logger.info(
+                "%d tools of %s are not listed for clients of MCP, as a call has to send more than"
+                " arguments: %s%s",
+                *(len(needing), manifest.name, names, ", ..." if needing[_NAMED:] else ""),
+            )
+        return made
+
+    def _keep(self, digest: str, made: _Known) -> None:
         old = self._known.pop(digest, None)
-        tools = {} if old is None else dict(old.tools)
-        for tool in manifest.tools:
-            if tool.name not in tools:
-                tools[tool.name] = ToolDefinition.of(manifest, tool)
-        size = sum(len(json.dumps(tool.body)) for tool in tools.values())
-        known = self._known[digest] = _Known(tools, size)
-        self._bytes += size - (0 if old is None else old.bytes)
+        self._known[digest] = made
+        self._bytes += made.bytes - (0 if old is None else old.bytes)
         while self._bytes > self._max_bytes and len(self._known) > 1:
             _, oldest = self._known.popitem(last=False)
             self._bytes -= oldest.bytes
-        return known
+
+
+def _tools_of(
+    manifest: ToolkitManifest, old: dict[str, ToolDefinition]
+) -> tuple[dict[str, ToolDefinition], int]:
+    """Return the tools of a manifest beside those that there are, and their memory; on a thread."""
+    tools = {**old}
+    for tool in manifest.tools:
+        if tool.name not in tools:
+            tools[tool.name] = ToolDefinition.of(manifest, tool)
+    return tools, _memory_of([tool.body for tool in tools.values()])
+
+
+def _memory_of(bodies: list[dict[str, Any]]) -> int:
+    """Return the bytes in memory of JSON values: as much as 60 times those of their text."""
+    seen: set[int] = set()
+    size = 0
+    waiting: list[Any] = [*bodies]
+    while waiting:
+        value = waiting.pop()
+        if id(value) in seen:  # such as the name of a keyword
+            continue
+        seen.add(id(value))
+        size += sys.getsizeof(value)
+        if isinstance(value, dict):
+            waiting += value.keys()
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+    return size

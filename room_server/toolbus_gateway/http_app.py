@@ -3,6 +3,7 @@
     POST /rooms/{room}/mcp                 the tools of the room, as `toolkit__tool`
     POST /rooms/{room}/mcp/{toolkit}       those of one toolkit, by their own names
     GET  /healthz, /metrics
+    GET  /.well-known/oauth-protected-resource, and with the path of a room after it
 
 Both revisions of MCP share the paths. A request of 2026-07-28 is whole by itself. One of 2025-11-25
 or older belongs to a session, of which nothing is stored: its id is random, and any replica takes
@@ -12,10 +13,12 @@ any id.
 from __future__ import annotations
 
 import json
+import re
 import secrets
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator, Hashable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from http import HTTPStatus
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -23,55 +26,102 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp.server.transport_security import DEFAULT_MAX_REQUEST_BODY_SIZE
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolbus.auth.grants import is_room_name, is_toolkit_name
 from toolbus.errors import PermissionDenied, RoomException
+from toolbus_gateway.http_access import (
+    METADATA_PATH,
+    AccessSettings,
+    Guard,
+    RequestQuotas,
+    ResourceMetadata,
+    TooManyRequests,
+    bearer_of,
+)
 from toolbus_gateway.listing import Target
 from toolbus_gateway.mcp_server import ASKER, ASKER_KEY, Asker, GatewayServer
 from toolbus_gateway.member_pool import MemberPool, PoolFull
+from toolbus_gateway.metrics import GatewayMetrics, OpenRequest, Requests
 
-__all__ = ["make_app"]
+__all__ = ["GatewayApp"]
 
 _SESSION = "mcp-session-id"
 _VERSION = "mcp-protocol-version"
 _CANCELLED = b"notifications/cancelled"
+_find_method = re.compile(rb'"method"\s*:\s*"([a-z/]{1,40})"').search
 _RETRY_S = 1
+_NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _MAX_FIELDS = 16
 """Of a query: a client may write any number, which would be read at each request."""
 
 
-def make_app(
-    pool: MemberPool, server: GatewayServer, manager: StreamableHTTPSessionManager
-) -> ASGIApp:
-    """Make the application.
+class GatewayApp:
+    """The paths, and what of them runs.
 
     Args:
         pool: The connections to the room server.
         server: The methods of MCP.
-        manager: The SDK's transport of that server.
+        access: Which requests are answered.
+        has_metrics: Whether `/metrics` is answered.
     """
-    endpoint = _McpEndpoint(pool, server, manager)
+
+    def __init__(
+        self, pool: MemberPool, server: GatewayServer, access: AccessSettings, *, has_metrics: bool
+    ) -> None:
+        self._pool = pool
+        self._manager = StreamableHTTPSessionManager(server.mcp, stateless=True)
+        self._metadata = ResourceMetadata(access.authorization_servers)
+        self.requests: Requests = Requests()
+        """Those of MCP."""
+        self.is_draining = False
+        """Whether further requests are refused."""
+        self._metrics = GatewayMetrics(self.requests, pool) if has_metrics else None
+        endpoint = _McpEndpoint(self, pool, server, self._manager, access)
+        routes = [Route("/healthz", self._health, methods=["GET"])]
+        if self._metrics is not None:
+            routes.append(Route("/metrics", self._exposition, methods=["GET"]))
+        for path in ("/rooms/{room}/mcp", "/rooms/{room}/mcp/{toolkit}"):
+            routes.append(Route(path, endpoint))
+            routes.append(Route(METADATA_PATH + path, self._describe, methods=["GET"]))
+        routes.append(Route(METADATA_PATH, self._describe, methods=["GET"]))
+        router = Router(routes, redirect_slashes=False, default=_not_found, lifespan=self._lifespan)
+        self.asgi: ASGIApp = Guard(router, access)
+        """The application as servers call it."""
 
     @asynccontextmanager
-    async def lifespan(_: Any) -> AsyncIterator[None]:
-        async with manager.run():
+    async def _lifespan(self, _: Any) -> AsyncIterator[None]:
+        async with self._manager.run():
             yield
-        await pool.aclose()
+        await self._pool.aclose()
 
-    routes = [
-        Route("/rooms/{room}/mcp", endpoint),
-        Route("/rooms/{room}/mcp/{toolkit}", endpoint),
-        Route("/healthz", _healthz, methods=["GET"]),
-    ]
-    return Router(routes, redirect_slashes=False, default=_not_found, lifespan=lifespan)
+    def challenge(self, scope: Scope, *, is_refused: bool) -> Response:
+        """Return the response to a request without a token, or whose token was refused."""
+        return self._metadata.challenge(scope, is_refused=is_refused)
+
+    async def _health(self, _: Request) -> Response:
+        if self.is_draining:
+            return PlainTextResponse(
+                "leaving\n", HTTPStatus.SERVICE_UNAVAILABLE, {"Connection": "close", **_NOT_STORED}
+            )
+        return PlainTextResponse("ok\n", headers=_NOT_STORED)
+
+    async def _exposition(self, _: Request) -> Response:
+        assert self._metrics is not None
+        text, content_type = self._metrics.exposition()
+        return Response(text, headers={"Content-Type": content_type, **_NOT_STORED})
+
+    async def _describe(self, request: Request) -> Response:
+        found = _target_of(request.scope) if request.path_params else (None, Target())
+        if found is None:
+            return Response(status_code=HTTPStatus.NOT_FOUND)
+        return self._metadata.document(request.scope, *found)
 
 
-async def _healthz(_: Request) -> Response:
-    return PlainTextResponse("ok\n")
+_NOT_STORED = {"Cache-Control": "no-store"}
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
@@ -82,35 +132,64 @@ class _McpEndpoint:
     """Answers the requests of MCP."""
 
     def __init__(
-        self, pool: MemberPool, server: GatewayServer, manager: StreamableHTTPSessionManager
+        self,
+        app: GatewayApp,
+        pool: MemberPool,
+        server: GatewayServer,
+        manager: StreamableHTTPSessionManager,
+        access: AccessSettings,
     ) -> None:
+        self._app = app
         self._pool = pool
         self._server = server
         self._manager = manager
+        self._quotas = RequestQuotas(access)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        found = _target_of(scope)
         headers = Headers(scope=scope)
-        token = _bearer(headers)
+        opened = self._app.requests.open(headers.get(_VERSION), headers.get("mcp-method"))
+        with opened as request:
+            send = request.watched(send)
+            refusal = await self._answer(request, headers, scope, receive, send)
+            if refusal is not None:
+                await refusal(scope, receive, send)
+
+    async def _answer(
+        self, request: OpenRequest, headers: Headers, scope: Scope, receive: Receive, send: Send
+    ) -> Response | None:
+        """Answer a request, or return why it is refused."""
+        found = _target_of(scope)
         if found is None:
-            await _not_found(scope, receive, send)
-            return
+            return Response(status_code=HTTPStatus.NOT_FOUND)
+        if self._app.is_draining:
+            return _unavailable("this gateway is shutting down", _RETRY_S, {"Connection": "close"})
+        token = bearer_of(headers)
         if token is None:
-            await _unauthorized()(scope, receive, send)
-            return
+            return self._app.challenge(scope, is_refused=False)
         room, target = found
+        address = _address(scope)
         async with AsyncExitStack() as stack:
-            lease = self._pool.lease(token, room, _address(scope))
             try:
+                stack.enter_context(self._quotas.counted(address, token))
+                lease = self._pool.lease(token, room, address)
                 member = await stack.enter_async_context(lease)
-            except (RoomException, PoolFull) as error:
-                await _refusal(error)(scope, receive, send)
-                return
+            except TooManyRequests as error:
+                retry = {"Retry-After": str(_RETRY_S)}
+                return PlainTextResponse(f"{error}\n", HTTPStatus.TOO_MANY_REQUESTS, retry)
+            except PermissionDenied as error:
+                if error.details.get("status") != HTTPStatus.UNAUTHORIZED:
+                    return PlainTextResponse(f"{error.message}\n", HTTPStatus.FORBIDDEN)
+                self._app.requests.refused_tokens += 1
+                return self._app.challenge(scope, is_refused=True)
+            except PoolFull:
+                return _unavailable("all connections are in use", _RETRY_S)
+            except RoomException as error:
+                return _unavailable(error.message, error.retry_after_s or _RETRY_S)
             asker = Asker(member, target)
             if headers.get(_VERSION) in (None, *HANDSHAKE_PROTOCOL_VERSIONS):
-                await self._of_session(asker, headers, scope, receive, send)
-            else:
-                await self._of_one_request(asker, headers, scope, receive, send)
+                return await self._of_session(request, asker, headers, scope, receive, send)
+            await self._of_one_request(asker, headers, scope, receive, send)
+            return None
 
     async def _of_one_request(
         self, asker: Asker, headers: Headers, scope: Scope, receive: Receive, send: Send
@@ -123,23 +202,33 @@ class _McpEndpoint:
         await self._manager.handle_request({**scope, ASKER_KEY: asker}, receive, send)
 
     async def _of_session(
-        self, asker: Asker, headers: Headers, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        """Answer a request of 2025-11-25 or older.
+        self,
+        request: OpenRequest,
+        asker: Asker,
+        headers: Headers,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> Response | None:
+        """Answer a request of 2025-11-25 or older, or return why it is refused.
 
         Its server cannot match a `notifications/cancelled` to the call, which is another request:
         the session id that both have, and the id of the call, find it here.
         """
+        if scope["method"] == "DELETE":
+            return Response(status_code=HTTPStatus.OK)
         if scope["method"] != "POST":
-            is_end = scope["method"] == "DELETE"
-            status = HTTPStatus.OK if is_end else HTTPStatus.METHOD_NOT_ALLOWED
-            allowed = {} if is_end else {"Allow": "POST, DELETE"}
-            await Response(status_code=status, headers=allowed)(scope, receive, send)
-            return
-        body = await _read_body(receive)
+            allowed = {"Allow": "POST, DELETE"}
+            return Response(status_code=HTTPStatus.METHOD_NOT_ALLOWED, headers=allowed)
+        try:
+            body = await _read_body(headers, receive)
+        except ClientDisconnect:
+            return None
         if body is None:
-            await Response(status_code=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)(scope, receive, send)
-            return
+            return Response(status_code=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        # The first of that name: for the metrics, which take any text, it is near enough.
+        if request.method is None and (method := _find_method(body)) is not None:
+            request.method = method[1].decode()
         session = headers.get(_SESSION)
         if session is not None:
             asker = asker._replace(session=(asker.member, session))
@@ -149,6 +238,7 @@ class _McpEndpoint:
             send = _with_session(send)
         scope = {**scope, ASKER_KEY: asker}
         await self._manager.handle_request(scope, _replayed(body, receive), send)
+        return None
 
 
 def _target_of(scope: Scope) -> tuple[str, Target] | None:
@@ -156,15 +246,12 @@ def _target_of(scope: Scope) -> tuple[str, Target] | None:
     room, toolkit = (scope["path_params"].get(name) for name in ("room", "toolkit"))
     if not is_room_name(room) or not (toolkit is None or is_toolkit_name(toolkit)):
         return None
-    query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=_MAX_FIELDS)
+    try:
+        query = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=_MAX_FIELDS)
+    except ValueError:
+        return None
     participant = query.get("participant", [None])[-1] if toolkit is not None else None
     return room, Target(toolkit, participant)
-
-
-def _bearer(headers: Headers) -> str | None:
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    token = token.strip()
-    return token if scheme.lower() == "bearer" and token else None
 
 
 def _address(scope: Scope) -> str:
@@ -172,31 +259,24 @@ def _address(scope: Scope) -> str:
     return client[0] if client else ""
 
 
-def _unauthorized() -> Response:
-    headers = {"WWW-Authenticate": "Bearer"}
-    return Response(status_code=HTTPStatus.UNAUTHORIZED, headers=headers)
-
-
-def _refusal(error: RoomException | PoolFull) -> Response:
-    """Return the response where there is no connection to the room."""
-    if isinstance(error, PermissionDenied):
-        if error.details.get("status") == HTTPStatus.UNAUTHORIZED:
-            return _unauthorized()
-        return PlainTextResponse(f"{error.message}\n", HTTPStatus.FORBIDDEN)
-    retry_s = _RETRY_S
-    text = "all connections are in use"
-    if isinstance(error, RoomException):
-        text = error.message
-        retry_s = max(1, round(error.retry_after_s or _RETRY_S))
-    headers = {"Retry-After": str(retry_s)}
+def _unavailable(text: str, retry_s: float, headers: Mapping[str, str] = _NO_HEADERS) -> Response:
+    headers = {"Retry-After": str(max(1, round(retry_s))), **headers}
     return PlainTextResponse(f"{text}\n", HTTPStatus.SERVICE_UNAVAILABLE, headers)
 
 
-async def _read_body(receive: Receive) -> bytes | None:
-    """Return the body of a request; None if it is too large."""
+async def _read_body(headers: Headers, receive: Receive) -> bytes | None:
+    """Return the body of a request; None if it is too large.
+
+    Raises `ClientDisconnect` if the client closes before its end.
+    """
+    announced = headers.get("content-length", "0")
+    if int(announced) > DEFAULT_MAX_REQUEST_BODY_SIZE:  # a number: the parser has checked it
+        return None
     body = bytearray()
     while True:
         message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
         body += message.get("body", b"")
         if len(body) > DEFAULT_MAX_REQUEST_BODY_SIZE:
             return None
@@ -222,7 +302,7 @@ def _cancelled_id(body: bytes) -> Hashable:
         return None
     match message:
         case {"method": "notifications/cancelled", "params": {"requestId": str() | int() as found}}:
-            return found
+            return None if isinstance(found, bool) else found  # `true` would be 1
     return None
 
 

@@ -6,9 +6,17 @@ __all__ = [
     "CALL_TIMEOUT_S",
     "HEARTBEAT_S",
     "LISTED_TOOLS",
+    "MAX_BODY_S",
     "MAX_DEFINITION_BYTES",
+    "MAX_HEADERS",
+    "MAX_HEADERS_S",
+    "MAX_HEADER_BYTES",
     "MAX_LISTENERS",
     "MAX_MEMBERS",
+    "MAX_NAME_CHARS",
+    "MAX_PER_ADDRESS",
+    "MAX_PER_TOKEN",
+    "MAX_PIPELINED",
     "MAX_REFUSED",
     "MAX_RESULT_BYTES",
     "MEMBER_IDLE_S",
@@ -25,6 +33,8 @@ LISTED_TOOLS: Final = 200
 TOOLS_TTL_S: Final = 10.0
 """For which a client may use a list again: one that is not told of changes would call tools that
 have gone."""
+MAX_NAME_CHARS: Final = 64
+"""Of the name of a tool: providers of models refuse a request with a longer one."""
 MAX_RESULT_BYTES: Final = 8 * 1024 * 1024
 """Of the content of one result: all of it is in memory, and a third more as base64."""
 MAX_DEFINITION_BYTES: Final = 64 * 1024 * 1024
@@ -39,3 +49,17 @@ MAX_REFUSED: Final = 1_000
 """Hashes of refused tokens that are kept: anybody can send any number of them."""
 REFUSED_S: Final = 5.0
 """For which a refused token is not tried again: a flood of it would reach the room server."""
+MAX_PER_ADDRESS: Final = 1_000
+"""Requests at a time: one address would use all connections to the room server."""
+MAX_PER_TOKEN: Final = 128
+"""Requests at a time: each may have a body of 4 MiB and a result of 8 in memory."""
+MAX_HEADER_BYTES: Final = 32 * 1024
+"""The head of a request: anybody can send one, and it is in memory. A token has up to 16 KiB."""
+MAX_HEADERS: Final = 100
+"""Of a request: each takes far more memory than its bytes. Arguments are headers too."""
+MAX_HEADERS_S: Final = 10.0
+"""In which the head of a request arrives: a connection takes a descriptor, which others need."""
+MAX_BODY_S: Final = 60.0
+"""In which its body arrives, for the same reason."""
+MAX_PIPELINED: Final = 16
+"""Requests that wait behind one on its connection: 64 KiB of them would take megabytes here."""

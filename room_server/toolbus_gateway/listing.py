@@ -1,4 +1,4 @@
-"""The tools that one member sees under one path, by their names for clients."""
+"""The tools that members see under one path, by their names for clients."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
+from itertools import islice
 from typing import Any, NamedTuple
 
-from toolbus_gateway.definitions import ToolDefinition
-from toolbus_gateway.names import listed_name
+from toolbus_gateway.limits import LISTED_TOOLS
+from toolbus_gateway.names import listed_name, own_name
+from toolbus_gateway.tool_definitions import ToolDefinition
 
-__all__ = ["ListedTool", "Listing", "Target"]
+__all__ = ["MAX_COMPARED", "ListedTool", "Listing", "Target"]
 
 _NEAR = 3
 """How many near names a client reads in place of a wrong one."""
+MAX_COMPARED = 1_000
+"""Names that a wrong one is compared with, 10 us for each, while other requests wait."""
+_MAX_CHARS = 200
+"""Of a wrong name that is compared."""
 
 
 class Target(NamedTuple):
@@ -45,7 +51,7 @@ class ListedTool:
 
 
 class Listing:
-    """The tools under one path. It does not change.
+    """The tools under one path. It does not change; members with equal tools share it.
 
     Args:
         definitions: The tools; those that need what a client of MCP cannot send are left out.
@@ -53,19 +59,21 @@ class Listing:
     """
 
     def __init__(self, definitions: Iterable[ToolDefinition], target: Target) -> None:
-        self.left_out: list[ToolDefinition] = []
-        """Those that need an attachment or an input."""
+        name_of = listed_name if target.toolkit is None else own_name
         found: dict[str, ListedTool] = {}
         for definition in definitions:
-            if definition.needs:
-                self.left_out.append(definition)
-                continue
-            name = definition.tool
-            if target.toolkit is None:
-                name = listed_name(definition.toolkit, definition.tool)
-            found.setdefault(name, ListedTool(name, definition, target.participant))
+            if not definition.needs:
+                name = name_of(definition.toolkit, definition.tool)
+                found.setdefault(name, ListedTool(name, definition, target.participant))
         self.tools: dict[str, ListedTool] = dict(sorted(found.items()))
         """By name, in the order of the names."""
+        self.answers: dict[str, dict[str, Any]] = {}
+        """Results of `tools/list` by revision, as they were sent. Not to be changed."""
+
+    @property
+    def is_searched(self) -> bool:
+        """Whether there are so many tools that a search is listed in their place."""
+        return len(self.tools) > LISTED_TOOLS
 
     @cached_property
     def wire(self) -> list[dict[str, Any]]:
@@ -74,4 +82,5 @@ class Listing:
 
     def near(self, name: str) -> list[str]:
         """Return the names that a wrong one may mean."""
-        return get_close_matches(name[:200], self.tools, n=_NEAR)
+        names = islice(self.tools, MAX_COMPARED)
+        return get_close_matches(name[:_MAX_CHARS], names, n=_NEAR)

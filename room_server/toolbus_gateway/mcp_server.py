@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import mcp_types as types
 from anyio import CancelScope
-from mcp.server.context import ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.streamable_http import REQUEST_CANCELLED
 from mcp.server.subscriptions import ListenHandler, ServerEvent, ToolsListChanged
@@ -23,13 +23,15 @@ from mcp.shared.exceptions import MCPError
 from toolbus.errors import RoomException
 from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus_gateway.limits import MAX_LISTENERS, TOOLS_TTL_S
-from toolbus_gateway.listing import ListedTool, Target
+from toolbus_gateway.listing import Target
 from toolbus_gateway.member import Member
+from toolbus_gateway.names import SEARCH_NAMES
 from toolbus_gateway.progress import ProgressSender
 from toolbus_gateway.results import ERROR_KEY, error_result
+from toolbus_gateway.search import NamedCall, ToolSearches
 from toolbus_gateway.tool_calls import CallSettings, call_tool
 
-__all__ = ["ASKER", "ASKER_KEY", "Asker", "GatewayServer", "RunningCalls"]
+__all__ = ["ASKER", "ASKER_KEY", "Asker", "GatewayServer", "RunningCalls", "as_mcp_error"]
 
 _Context: TypeAlias = ServerRequestContext[Any, Any]
 
@@ -54,26 +56,29 @@ class RunningCalls:
     """The calls that another request may cancel, by session and request id."""
 
     def __init__(self) -> None:
-        self._scopes: dict[tuple[Hashable, Hashable], CancelScope] = {}
+        self._scopes: dict[tuple[Hashable, Hashable], list[CancelScope]] = {}
 
     async def run(
         self, key: tuple[Hashable, Hashable], call: Awaitable[types.CallToolResult]
     ) -> types.CallToolResult:
         """Run a call that `cancel` with its key ends. Raises `MCPError` if that happens."""
         scope = CancelScope()
-        self._scopes[key] = scope
+        scopes = self._scopes.setdefault(key, [])
+        scopes.append(scope)
         try:
             with scope:
                 return await call
         finally:
-            if self._scopes.get(key) is scope:  # a client may use an id twice
+            scopes.remove(scope)
+            if not scopes:
                 del self._scopes[key]
         raise MCPError(REQUEST_CANCELLED, "Request cancelled")
 
     def cancel(self, key: tuple[Hashable, Hashable]) -> None:
-        """Cancel the call of a key, if it runs here."""
-        if (scope := self._scopes.get(key)) is not None:
-            scope.cancel()
+        """Cancel the call of a key, if it runs here; of an id in use twice nobody knows which."""
+        match self._scopes.get(key):
+            case [scope]:
+                scope.cancel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +108,9 @@ class GatewayServer:
     ) -> None:
         self._asker_of = asker_of
         self._settings = settings or CallSettings()
+        self._searches = ToolSearches()
         self._listening: dict[Member, set[ListenHandler]] = {}
+        self._is_stopping = False
         self.running: RunningCalls = RunningCalls()
         self.mcp: Server[Any] = Server(
             "toolbus",
@@ -112,14 +119,36 @@ class GatewayServer:
             on_call_tool=self._call_tool,
             on_subscriptions_listen=self._listen,
         )
+        self.mcp.middleware.append(self._list_again)
         # A handler may return a dict; only this way of adding one has that in its types.
         self.mcp.add_request_handler("tools/list", types.PaginatedRequestParams, self._list_tools)
 
     def end_listening(self) -> None:
-        """End all streams about changed lists, each with its last message."""
+        """End all streams about changed lists, each with its last message, and begin no more."""
+        self._is_stopping = True
         for handlers in self._listening.values():
             for handler in handlers:
                 handler.close()
+
+    async def _list_again(self, ctx: _Context, call_next: CallNext) -> HandlerResult:
+        """Answer with a list that was answered before, if it has the same tools and revision.
+
+        The SDK checks and copies every tool for every answer, which is most of its time.
+        """
+        asked = ctx.params or {}
+        is_plain = not asked or (asked.keys() == {"_meta"} and isinstance(asked["_meta"], dict))
+        if ctx.method != "tools/list" or not is_plain:
+            return await call_next(ctx)
+        asker = self._asker_of(ctx)
+        listing = asker.member.known_listing(asker.target)
+        if listing is not None and (known := listing.answers.get(ctx.protocol_version)) is not None:
+            return known
+        answer = await call_next(ctx)
+        listing = asker.member.known_listing(asker.target)
+        if listing is not None and isinstance(answer, dict) and answer["tools"] == listing.wire:
+            # Its tools are in memory once.
+            listing.answers[ctx.protocol_version] = {**answer, "tools": listing.wire}
+        return answer
 
     async def _list_tools(
         self, ctx: _Context, params: types.PaginatedRequestParams | None
@@ -130,9 +159,9 @@ class GatewayServer:
         try:
             listing = await asker.member.listing(asker.target)
         except RoomException as error:
-            raise _as_mcp_error(error) from error
+            raise as_mcp_error(error) from error
         return {
-            "tools": listing.wire,
+            "tools": self._searches.wire(listing),
             "ttlMs": int(TOOLS_TTL_S * 1000),
             "cacheScope": "private",
             "resultType": "complete",
@@ -145,27 +174,36 @@ class GatewayServer:
         if params.request_state is not None or params.input_responses is not None:
             raise MCPError(types.INVALID_PARAMS, "this server has asked for no input")
         try:
-            tool = await self._find(asker, params.name)
+            found = await self._find(asker, params.name, params.arguments or {})
         except RoomException as error:
             return error_result(error)
+        if isinstance(found, types.CallToolResult):
+            return found
         progress = None
         if ctx.meta is not None and ctx.meta.get("progress_token") is not None:
             progress = ProgressSender(ctx.session.report_progress)
-        call = call_tool(asker.member, tool, params.arguments or {}, self._settings, progress)
+        call = call_tool(asker.member, *found, self._settings, progress)
         if asker.session is None:
             return await call
         return await self.running.run((asker.session, ctx.request_id), call)
 
-    async def _find(self, asker: Asker, name: str) -> ListedTool:
-        """Return a tool by its listed name. Raises `MCPError` and `RoomException`."""
+    async def _find(
+        self, asker: Asker, name: str, arguments: dict[str, Any]
+    ) -> NamedCall | types.CallToolResult:
+        """Return the call of a tool by its listed name, or the result of a search for tools.
+
+        Raises `MCPError` and `RoomException`.
+        """
         listing = await asker.member.listing(asker.target)
+        if listing.is_searched and name in SEARCH_NAMES:
+            return await self._searches.use(listing, name, arguments)
         tool = listing.tools.get(name)
         if tool is None:
             near = listing.near(name)
             hint = f"; near names: {', '.join(near)}" if near else ""
             text = f"there is no tool {one_line(name, SHOWN_CHARS)} here{hint}"
             raise MCPError(types.INVALID_PARAMS, text, data={"near": near})
-        return tool
+        return NamedCall(tool, arguments)
 
     async def _listen(
         self, ctx: _Context, params: types.SubscriptionsListenRequestParams
@@ -180,9 +218,11 @@ class GatewayServer:
         end = member.on_end(handler.close)
         try:
             await member.follow()
+            if self._is_stopping:
+                raise MCPError(types.INTERNAL_ERROR, "the gateway is stopping")
             return await handler(ctx, params)
         except RoomException as error:
-            raise _as_mcp_error(error) from error
+            raise as_mcp_error(error) from error
         finally:
             end()
             handlers.discard(handler)
@@ -201,7 +241,7 @@ def _input_schema(name: str) -> Mapping[str, Any] | None:
     return None if tool is None else tool.definition.body["inputSchema"]
 
 
-def _as_mcp_error(error: RoomException) -> MCPError:
+def as_mcp_error(error: RoomException) -> MCPError:
     """Return an error of the room for a method that has no result for it."""
     meta = error_result(error).meta or {}
     return MCPError(types.INTERNAL_ERROR, error.message, data=meta.get(ERROR_KEY))

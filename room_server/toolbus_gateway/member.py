@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import AsyncExitStack, suppress
 from itertools import chain
 
 from toolbus.auth.grants import ToolRights
 from toolbus.bounded_logging import bounded_logger
-from toolbus.errors import NoHost, NotFound, PermissionDenied
+from toolbus.concurrency.tasks import retrieve_error
+from toolbus.errors import DefinitionChanged, NoHost, NotFound, PermissionDenied
+from toolbus.room.events import EventStream, RoomEvent
 from toolbus.room.room import connection_of
 from toolbus.room.room_client import RoomClient
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
 from toolbus.turns.builders import run_concurrently
 from toolbus.turns.turn_toolkits import DESCRIBED_AT_A_TIME
-from toolbus_gateway.definitions import Definitions, ToolDefinition
+from toolbus_gateway.definitions import Definitions
 from toolbus_gateway.listing import Listing, Target
+from toolbus_gateway.tool_definitions import ToolDefinition
 
 __all__ = ["Member"]
 
@@ -37,22 +39,19 @@ class Member:
     def __init__(self, room: RoomClient, definitions: Definitions) -> None:
         self.room = room
         self._definitions = definitions
-        self._rights = ToolRights(room.grants.agents)
         self._listings: dict[Target, Listing] = {}
-        self._changes = 0
-        self._reading = asyncio.Lock()
+        self._readings: dict[Target, asyncio.Task[Listing]] = {}
+        """Those that read what is listed now; one that began before a change is not here."""
+        self._subscribing = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
-        self._stack = AsyncExitStack()
         self._listeners: dict[object, Callable[[], None]] = {}
         self._ends: dict[object, Callable[[], None]] = {}
 
     async def aclose(self) -> None:
         """Leave the room."""
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.wait([self._following])
-        await self._stack.aclose()
         await self.room.aclose()
+        if self._following is not None:  # it ends with the room
+            await asyncio.wait([self._following])
 
     @property
     def has_ended(self) -> bool:
@@ -77,61 +76,75 @@ class Member:
         Raises `RoomException` if the room cannot be asked, or has no such toolkit.
         """
         found = self._listings.get(target)
-        while found is None:
-            async with self._reading:
-                found = self._listings.get(target)
-                if found is None:
-                    await self.follow()
-                    changes = self._changes
-                    found = Listing(await self._read(target), target)
-                    for tool in found.left_out:
-                        _logger.info(
-                            "%s.%s is not listed for clients of MCP: a call has to send an %s",
-                            *(tool.toolkit, tool.tool, tool.needs),
-                        )
-                    if changes == self._changes:
-                        self._listings[target] = found
-        return found
+        if found is not None:
+            return found
+        reading = self._readings.get(target)
+        if reading is None:
+            # All that ask meanwhile wait for one, also for its error.
+            reading = asyncio.create_task(self._read_listing(target), name="toolbus-gateway-list")
+            self._readings[target] = reading
+            reading.add_done_callback(retrieve_error)
+        return await asyncio.shield(reading)
+
+    async def _read_listing(self, target: Target) -> Listing:
+        reading = asyncio.current_task()
+        try:
+            await self.follow()
+            listing = self._definitions.listing(await self._read(target), target)
+            if self._readings.get(target) is reading:
+                self._listings[target] = listing
+            return listing
+        finally:
+            if self._readings.get(target) is reading:
+                del self._readings[target]
 
     async def follow(self) -> None:
         """Follow the toolkits of the room from now on. Raises `RoomException`."""
-        if self._following is not None and not self._following.done():
-            return
-        try:
-            events = await self._stack.enter_async_context(self.room.events(["toolkits"]))
-        except PermissionDenied:  # without the grant to use tools there are none
-            events = None
+        async with self._subscribing:
+            if self._following is not None and not self._following.done():
+                return
+            events: EventStream[RoomEvent] | None = None
+            try:
+                events = await self.room.events(["toolkits"]).__aenter__()
+            except PermissionDenied:  # without the grant to use tools there are none
+                if self.has_ended:
+                    raise
+            self._following = asyncio.create_task(
+                self._read_events(events), name="toolbus-gateway-follow"
+            )
+            self._following.add_done_callback(self._end_following)
 
-        async def read() -> None:
-            if events is None:
-                await self.room.closed()
-            else:
-                async for _ in events:
-                    self._change()
-
-        self._following = asyncio.create_task(read(), name="toolbus-gateway-follow")
-        self._following.add_done_callback(self._end_following)
+    async def _read_events(self, events: EventStream[RoomEvent] | None) -> None:
+        if events is None:
+            await self.room.closed()
+        else:
+            async for _ in events:
+                self._change()
 
     def _end_following(self, task: asyncio.Task[None]) -> None:
-        self._listings.clear()
+        self._forget_listings()
         for listener in list(self._ends.values()):
             listener()
         if not task.cancelled() and (error := task.exception()) is not None:
             _logger.info("the tools of a room are not followed any more: %s", error)
 
     def _change(self) -> None:
-        self._changes += 1
-        self._listings.clear()
+        self._forget_listings()
         for listener in list(self._listeners.values()):
             listener()
 
+    def _forget_listings(self) -> None:
+        self._listings.clear()
+        self._readings.clear()
+
     async def _read(self, target: Target) -> list[ToolDefinition]:
+        rights = ToolRights(self.room.grants.agents)  # a renewed token may have others
         if target.toolkit is not None:
             try:
                 proxy = await self._described(target)
             except NoHost:
                 return []
-            return await self._tools_of(proxy.info, proxy)
+            return await self._tools_of(proxy.info, rights, proxy)
         me = self.room.me.name, self.room.me.issuer
         if not self.room.grants.agents.use_tools:
             return []
@@ -145,24 +158,28 @@ class Member:
 
         async def tools_of(info: ToolkitInfo) -> list[ToolDefinition]:
             async with limit:
-                return await self._tools_of(info)
+                return await self._tools_of(info, rights)
 
         return [*chain(*await run_concurrently([tools_of(info) for info in usable]))]
 
     async def _tools_of(
-        self, info: ToolkitInfo, proxy: ToolkitProxy | None = None
+        self, info: ToolkitInfo, rights: ToolRights, proxy: ToolkitProxy | None = None
     ) -> list[ToolDefinition]:
         """Return the tools of a toolkit that the member may call."""
 
         async def describe() -> ToolkitProxy | None:
             if proxy is not None:
                 return proxy
-            with suppress(NotFound, NoHost, PermissionDenied):  # it has gone meanwhile
+            try:
                 return await self._described(Target(info.name))
+            except (NotFound, NoHost, PermissionDenied):  # it has gone meanwhile
+                pass
+            except DefinitionChanged as error:  # it is not that of the lock file
+                _logger.warning("toolkit %s is not listed: %s", info.name, error)
             return None
 
         tools = await self._definitions.tools_of(info, describe)
-        return [tool for tool in tools if self._rights.may_call(tool.toolkit, tool.tool)]
+        return [tool for tool in tools if rights.may_call(tool.toolkit, tool.tool)]
 
     async def _described(self, target: Target) -> ToolkitProxy:
         assert target.toolkit is not None, "the path of a room has no definition"

@@ -1,6 +1,7 @@
 """One connection of each token in each room, for as long as requests come.
 
-Tokens are kept by their connections alone; here are hashes of token and room.
+Tokens are kept by their connections alone; here are hashes of token and room. One task holds each
+connection from its opening to its end.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from hashlib import sha256
+from typing import Any
 
-from toolbus.bounded_logging import bounded_logger
-from toolbus.errors import PermissionDenied, RoomException
+from toolbus.auth.token_limits import MAX_JWT_BYTES
+from toolbus.concurrency.tasks import retrieve_error
+from toolbus.errors import PermissionDenied, RoomException, Unavailable
 from toolbus.room.room_client import RoomClient
 from toolbus.settings import is_token
 from toolbus_gateway.definitions import Definitions
@@ -23,17 +26,33 @@ from toolbus_gateway.member import Member
 
 __all__ = ["MemberPool", "PoolFull"]
 
-_logger = bounded_logger(__name__)
-
 
 class PoolFull(Exception):
     """There are as many connections as there may be, and each has a request."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Place:
-    opening: asyncio.Task[Member]
+    member: asyncio.Future[Member]
+    """Its error is why the connection could not be opened."""
     leases: int = 0
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its connection has ended for good, as that of a token that is revoked."""
+        member = self.member
+        return member.done() and (member.exception() is not None or member.result().has_ended)
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    since: float
+    message: str
+    details: dict[str, Any]
+
+    def error(self) -> PermissionDenied:
+        """Make the error: the first one has a traceback, whose frames have the token."""
+        return PermissionDenied(self.message, details=self.details)
 
 
 class MemberPool:
@@ -44,6 +63,7 @@ class MemberPool:
         definitions: Those of all members.
         max_members: Connections at a time: a further one takes the place of the longest idle.
         idle_s: Seconds without a request after which a connection is closed.
+        refused_s: Seconds for which a refused token is not tried again.
     """
 
     def __init__(
@@ -53,18 +73,21 @@ class MemberPool:
         *,
         max_members: int = MAX_MEMBERS,
         idle_s: float = MEMBER_IDLE_S,
+        refused_s: float = REFUSED_S,
     ) -> None:
         self._url = url
         self._definitions = definitions
         self._max_members = max_members
         self._idle_s = idle_s
+        self._refused_s = refused_s
         self._now = asyncio.get_running_loop().time
         self._places: dict[bytes, _Place] = {}
         self._idle: OrderedDict[bytes, float] = OrderedDict()
         """Since when each place without a request has none, the longest first."""
-        self._refused: OrderedDict[bytes, tuple[float, PermissionDenied]] = OrderedDict()
-        """When and why tokens were refused, the oldest first."""
-        self._closing: set[asyncio.Task[None]] = set()
+        self._refused: OrderedDict[bytes, _Refusal] = OrderedDict()
+        """Why tokens were refused, the oldest first."""
+        self._holding: dict[_Place, asyncio.Task[None]] = {}
+        """The tasks of all connections, also of those that are being closed."""
         self._sweep: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
@@ -91,20 +114,24 @@ class MemberPool:
         """
         key = sha256(f"{room}\0{token}".encode()).digest()
         place = self._places.get(key)
-        if place is None or _has_ended(place):
+        if place is None or place.has_ended:
             self._check_refused(key)
-            if not is_token(token):  # the text of another one might be taken for a file's name
+            # The text of another one might be taken for a file's name.
+            if len(token) > MAX_JWT_BYTES or not is_token(token):
                 raise PermissionDenied("the token is malformed", details={"status": 401})
             place = self._open(key, token, room, address)
         place.leases += 1
         self._idle.pop(key, None)
         try:
-            yield await asyncio.shield(place.opening)
+            yield await asyncio.shield(place.member)
         finally:
             place.leases -= 1
             if place.leases == 0 and self._places.get(key) is place:
-                self._idle[key] = self._now()
-                self._sweep_later()
+                if place.member.done():
+                    self._idle[key] = self._now()
+                    self._sweep_later()
+                else:  # nobody waits for it any more
+                    self._drop(key)
 
     async def aclose(self) -> None:
         """Close all connections."""
@@ -112,30 +139,19 @@ class MemberPool:
             self._sweep.cancel()
         for key in list(self._places):
             self._drop(key)
-        if self._closing:
-            await asyncio.wait(self._closing)
+        if self._holding:
+            await asyncio.wait(self._holding.values())
 
     def _check_refused(self, key: bytes) -> None:
-        refused = self._refused.get(key)
-        if refused is not None:
-            since, error = refused
-            if self._now() - since < REFUSED_S:
-                raise error
+        refusal = self._refused.get(key)
+        if refusal is not None:
+            if self._now() - refusal.since < self._refused_s:
+                raise refusal.error()
             del self._refused[key]
 
     def _open(self, key: bytes, token: str, room: str, address: str) -> _Place:
-        if key in self._places:
-            self._drop(key)
-        if len(self._places) >= self._max_members:
-            if not self._idle:
-                raise PoolFull
-            self._drop(next(iter(self._idle)))
-        opening = asyncio.create_task(self._join(token, room, address), name="toolbus-gateway-join")
-        place = self._places[key] = _Place(opening)
-        opening.add_done_callback(lambda task: self._opened(key, place, task))
-        return place
-
-    async def _join(self, token: str, room: str, address: str) -> Member:
+        if self.busy >= self._max_members:
+            raise PoolFull
         client = RoomClient(
             self._url,
             room=room,
@@ -144,30 +160,55 @@ class MemberPool:
             locked=False,
             headers={"X-Forwarded-For": address} if address else None,
         )
-        await client.connect()
-        with suppress(RoomException):  # for people to see; nothing depends on it
-            await client.set_attributes(via="gateway")
-        return Member(client, self._definitions)
+        place = _Place(asyncio.get_running_loop().create_future())
+        place.member.add_done_callback(retrieve_error)
+        self._places[key] = place
+        holding = asyncio.create_task(self._hold(key, place, client), name="toolbus-gateway-member")
+        self._holding[place] = holding
+        holding.add_done_callback(lambda _: self._released(place))
+        return place
 
-    def _opened(self, key: bytes, place: _Place, task: asyncio.Task[Member]) -> None:
-        """Forget a connection that could not be opened, and remember why if it was refused."""
-        if task.cancelled() or (error := task.exception()) is None:
-            return
-        if self._places.get(key) is place:
-            del self._places[key]
-            self._idle.pop(key, None)
-        if isinstance(error, PermissionDenied):
-            self._refused[key] = self._now(), error
-            self._refused.move_to_end(key)
-            if len(self._refused) > MAX_REFUSED:
-                self._refused.popitem(last=False)
+    async def _hold(self, key: bytes, place: _Place, client: RoomClient) -> None:
+        """Open a connection, and close it once it has ended or this task is cancelled."""
+        member: Member | None = None
+        try:
+            await client.connect()
+            with suppress(RoomException):  # for people to see; nothing depends on it
+                await client.set_attributes(via="gateway")
+            member = Member(client, self._definitions)
+            place.member.set_result(member)
+            # Only now, so that tokens which are refused cost nobody a connection.
+            while len(self._places) > self._max_members and self._idle:
+                self._drop(next(iter(self._idle)))
+            with suppress(RoomException):
+                await client.closed()
+        except RoomException as error:
+            if isinstance(error, PermissionDenied):
+                self._refuse(key, error)
+            place.member.set_exception(error)
+        finally:
+            if self._places.get(key) is place:
+                self._forget(key)
+            await (client if member is None else member).aclose()
+
+    def _released(self, place: _Place) -> None:
+        del self._holding[place]
+        if not place.member.done():
+            gone = Unavailable("the gateway has closed the connection", executed="no")
+            place.member.set_exception(gone)
+
+    def _refuse(self, key: bytes, error: PermissionDenied) -> None:
+        self._refused[key] = _Refusal(self._now(), error.message, error.details)
+        self._refused.move_to_end(key)
+        if len(self._refused) > MAX_REFUSED:
+            self._refused.popitem(last=False)
+
+    def _forget(self, key: bytes) -> _Place:
+        self._idle.pop(key, None)
+        return self._places.pop(key)
 
     def _drop(self, key: bytes) -> None:
-        place = self._places.pop(key)
-        self._idle.pop(key, None)
-        closing = asyncio.create_task(_close(place), name="toolbus-gateway-close")
-        self._closing.add(closing)
-        closing.add_done_callback(self._closing.discard)
+        self._holding[self._forget(key)].cancel()
 
     def _sweep_later(self) -> None:
         if self._sweep is None and self._idle:
@@ -183,18 +224,3 @@ class MemberPool:
                 break
             self._drop(key)
         self._sweep_later()
-
-
-def _has_ended(place: _Place) -> bool:
-    """Whether a connection has ended for good, as that of a token that is revoked."""
-    opening = place.opening
-    is_open = opening.done() and not opening.cancelled() and opening.exception() is None
-    return is_open and opening.result().has_ended
-
-
-async def _close(place: _Place) -> None:
-    if not place.opening.done():
-        place.opening.cancel()
-    await asyncio.wait([place.opening])
-    if not place.opening.cancelled() and place.opening.exception() is None:
-        await place.opening.result().aclose()

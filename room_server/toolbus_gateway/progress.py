@@ -6,9 +6,9 @@ import asyncio
 import json
 import math
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from toolbus.untrusted_text import visible
 from toolbus_gateway.limits import HEARTBEAT_S
@@ -35,6 +35,7 @@ class ProgressSender:
         self._heartbeat_s = heartbeat_s
         self._unsent: deque[Any] = deque(maxlen=_MAX_UNSENT)
         self._has_unsent = asyncio.Event()
+        self._is_sending = asyncio.Lock()
         self._progress = 0.0
         self._total: float | None = None
 
@@ -64,9 +65,11 @@ class ProgressSender:
             await self._flush()
 
     async def _flush(self) -> None:
-        while self._unsent:
-            await self._send(*self._facts(self._unsent.popleft()))
-        self._has_unsent.clear()
+        # Its end waits for a value that the task has taken: cancelling would lose that one.
+        async with self._is_sending:
+            while self._unsent:
+                await self._send(*self._facts(self._unsent.popleft()))
+            self._has_unsent.clear()
 
     def _facts(self, value: Any) -> tuple[float, float | None, str | None]:
         """Return progress, total and message of a value; None is a message without news.
@@ -81,15 +84,20 @@ class ProgressSender:
                 message = others.get("message")
                 return progress, self._total, message if isinstance(message, str) else None
             case None:
-                self._progress = math.nextafter(self._progress, math.inf)
-                return self._progress, self._total, None
-        self._progress += 1
-        return self._progress, self._total, _message(value)
+                # As little as possible: the tool may say next that it has come a little further.
+                return self._grown(0.0), self._total, None
+        return self._grown(1.0), self._total, _message(value)
+
+    def _grown(self, amount: float) -> float:
+        more = max(self._progress + amount, math.nextafter(self._progress, math.inf))
+        if math.isfinite(more):  # JSON has no infinity
+            self._progress = more
+        return self._progress
 
 
-def _is_number(value: Any) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and math.isfinite(value)
+def _is_number(value: Any) -> TypeGuard[float]:
+    """Whether JSON has this number; true and false are numbers in Python alone."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _message(value: Any) -> str:
@@ -97,14 +105,20 @@ def _message(value: Any) -> str:
     match value:
         case str():
             text = value
+        case {"type": "text", "text": str(words)}:
+            text = words[-_MAX_MESSAGE_CHARS:]  # of an answer that grows, its latest words
         case {"type": "tool_call", "tool": str(tool)}:
             text = f"calls {tool}"
+        case {"type": "progress", "tool": str(tool), "value": of_tool}:
+            text = f"{tool}: {_message(of_tool)}"
         case {"type": "tool_result", "tool": str(tool), "state": str(state)}:
             text = f"{tool}: {state}"
-        case {"type": "text", "text": str(words)} | {"message": str(words)}:
+        case {"type": "restart"}:
+            text = "asks the model again"
+        case {"type": "dropped"}:
+            text = "the model does not see all of what was said before"
+        case {"message": str(words)}:
             text = words
-        case Mapping() | list():
-            text = json.dumps(value, ensure_ascii=False)
         case _:
-            text = str(value)
+            text = json.dumps(value, ensure_ascii=False, default=str)  # a file is named
     return visible(text, _MAX_MESSAGE_CHARS)

@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+import ssl
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import uvicorn
 from mcp.server.context import ServerRequestContext
-from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
+from toolbus.bounded_logging import bounded_logger
+from toolbus.forked_children import keep_from_children
 from toolbus_gateway.definitions import Definitions
-from toolbus_gateway.http_app import make_app
+from toolbus_gateway.http_access import AccessSettings, read_host
+from toolbus_gateway.http_app import GatewayApp
+from toolbus_gateway.http_protocol import BoundedHttpProtocol, Connections
 from toolbus_gateway.mcp_server import ASKER_KEY, Asker, GatewayServer
 from toolbus_gateway.member_pool import MemberPool
 from toolbus_gateway.tool_calls import CallSettings
 
-__all__ = ["GatewayService", "GatewaySettings"]
+__all__ = ["GatewayService", "GatewaySettings", "running_beside"]
 
 _BACKLOG = 2_048
+_CLOSE_S = 1
+"""In which the last bytes of responses leave; who does not read them then loses them."""
+_logger = bounded_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +44,11 @@ class GatewaySettings:
     drain_s: float = 10.0
     """Seconds that running requests may take once it stops."""
     calls: CallSettings = field(default_factory=CallSettings)
+    access: AccessSettings = field(default_factory=AccessSettings)
+    tls: ssl.SSLContext | None = None
+    """None where a proxy speaks TLS, or on loopback."""
+    has_metrics: bool = True
+    """Whether `/metrics` is answered."""
 
 
 class GatewayService:
@@ -45,13 +59,15 @@ class GatewayService:
         self._server: _Server | None = None
         self._serving: asyncio.Task[None] | None = None
         self._gateway: GatewayServer | None = None
+        self._app: GatewayApp | None = None
         self._port = settings.port
 
     @property
     def url(self) -> str:
         """Its address; the port is known once it has started."""
         host = self._settings.host
-        return f"http://{f'[{host}]' if ':' in host else host}:{self._port}"
+        scheme = "http" if self._settings.tls is None else "https"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self._port}"
 
     async def start(self) -> None:
         """Listen. Raises `OSError` if the address is not available."""
@@ -60,10 +76,16 @@ class GatewayService:
         self._port = listener.getsockname()[1]
         pool = MemberPool(settings.url, Definitions())
         gateway = self._gateway = GatewayServer(_asker_of, settings.calls)
-        manager = StreamableHTTPSessionManager(gateway.mcp, stateless=True)
+        access = settings.access
+        tls = settings.tls
+        self._app = GatewayApp(pool, gateway, access, has_metrics=settings.has_metrics)
+        connections = Connections(access.max_per_address, access.trusted_proxies)
+        # uvicorn warns of each request that is not HTTP: anybody could fill the log.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # noqa: TID251 - not ours
         config = uvicorn.Config(
-            make_app(pool, gateway, manager),
-            http="httptools",
+            self._app.asgi,
+            # It only calls the class: what else it takes from one, a `partial` has not.
+            http=cast("type[asyncio.Protocol]", partial(BoundedHttpProtocol, connections)),
             ws="none",
             lifespan="on",
             interface="asgi3",
@@ -72,20 +94,73 @@ class GatewayService:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            timeout_graceful_shutdown=round(settings.drain_s),
+            ssl_context_factory=None if tls is None else lambda *_: tls,
+            timeout_graceful_shutdown=_CLOSE_S,
         )
         self._server = _Server(config)
         self._serving = asyncio.create_task(self._server.serve([listener]))
         await self._server.has_started.wait()
 
     async def stop(self) -> None:
-        """End: no new connections, running requests get the time to drain."""
+        """Drain, then end.
+
+        Streams about changed lists end with their last message, new requests are refused, and
+        those that run may take `drain_s` to end. Only then the connections to rooms close.
+        """
         if self._server is None or self._serving is None:
             return
-        if self._gateway is not None:
-            self._gateway.end_listening()
+        assert self._app is not None
+        assert self._gateway is not None
+        self._app.is_draining = True
+        self._gateway.end_listening()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.drain_s):
+                await self._app.requests.wait_idle()
+        if cut := len(self._app.requests.running):
+            _logger.warning("requests that have not ended in time are cut: %d", cut)
         self._server.should_exit = True
         await self._serving
+
+
+@asynccontextmanager
+async def running_beside(  # noqa: PLR0913 - what `toolbus_server.process.gateways` asks for
+    url: str,
+    *,
+    host: str,
+    port: int,
+    tls: ssl.SSLContext | None,
+    drain_s: float,
+    trusted_hosts: tuple[str, ...],
+    trusted_origins: tuple[str, ...],
+    trusted_proxies: tuple[str, ...],
+    has_metrics: bool,
+) -> AsyncIterator[str]:
+    """Run a gateway in the process of a room server, for the block; its address is what that gets.
+
+    Raises:
+        OSError: The address is not available.
+        ValueError: A trusted host is none.
+    """
+    access = AccessSettings(
+        trusted_hosts=tuple(map(read_host, trusted_hosts)),
+        trusted_origins=trusted_origins,
+        trusted_proxies=trusted_proxies,
+    )
+    settings = GatewaySettings(
+        url=url,
+        host=host,
+        port=port,
+        drain_s=drain_s,
+        access=access,
+        tls=tls,
+        has_metrics=has_metrics,
+    )
+    service = GatewayService(settings)
+    await service.start()
+    try:
+        yield service.url
+    finally:
+        await service.stop()
 
 
 def _asker_of(ctx: ServerRequestContext[Any, Any]) -> Asker:
@@ -104,6 +179,7 @@ def _listener(host: str, port: int) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(place)
         listener.listen(_BACKLOG)
+        keep_from_children(listener)
     except OSError:
         listener.close()
         raise

@@ -46,12 +46,22 @@ async def call_tool(
         progress: Where progress is sent; None if the client asked for none.
     """
     writer = ResultWriter(tool.definition, settings.max_result_bytes)
+    if progress is None:
+        return await _outcome(member, tool, arguments, settings, writer, None)
+    async with progress.sending():
+        return await _outcome(member, tool, arguments, settings, writer, progress)
+
+
+async def _outcome(
+    member: Member,
+    tool: ListedTool,
+    arguments: dict[str, Any],
+    settings: CallSettings,
+    writer: ResultWriter,
+    progress: ProgressSender | None,
+) -> types.CallToolResult:
     try:
-        if progress is None:
-            await _run(member, tool, arguments, settings, writer, None)
-        else:
-            async with progress.sending():
-                await _run(member, tool, arguments, settings, writer, progress)
+        await _run(member, tool, arguments, settings, writer, progress)
     except RoomException as error:
         return writer.failed(error)
     return writer.result()

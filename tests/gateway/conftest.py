@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import httpx2
 import pytest
@@ -50,8 +50,8 @@ OpenDoor: TypeAlias = Callable[..., AbstractAsyncContextManager[Door]]
 async def running_gateway(**settings: object) -> AsyncIterator[Door]:
     """Run a room server and a gateway before it."""
     async with running_server() as server:
-        chosen = GatewaySettings(url=server.url, port=0, drain_s=1.0, **settings)  # type: ignore[arg-type]
-        service = GatewayService(chosen)
+        chosen: dict[str, Any] = {"url": server.url, "port": 0, "drain_s": 1.0, **settings}
+        service = GatewayService(GatewaySettings(**chosen))
         await service.start()
         try:
             yield Door(server, service)

@@ -84,3 +84,23 @@ async def test_a_client_that_cancels_ends_the_tool(door: Door, mode: str) -> Non
             await started.wait()
             call.cancel()
             await ended.wait()
+
+
+@pytest.mark.parametrize("mode", REVISIONS)
+async def test_progress_just_before_the_result_is_sent(door: Door, mode: str) -> None:
+    seen: list[tuple[float, float | None, str | None]] = []
+
+    @tool
+    async def last_step(context: ToolContext) -> None:
+        context.emit({"progress": 2, "total": 2, "message": "last"})
+
+    async def record(progress: float, total: float | None, message: str | None) -> None:
+        seen.append((progress, total, message))
+
+    async with (
+        door.server.room("host") as host,
+        host.host(words(last_step)),
+        door.client(mode) as client,
+    ):
+        await client.call_tool("words__last_step", {}, progress_callback=record)
+    assert seen == [(2, 2, "last")]

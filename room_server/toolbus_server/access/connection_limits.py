@@ -1,7 +1,6 @@
 """How many connections there may be: by address, identity and room, at a time, and by descriptors.
 
-Also for which address a connection counts that a trusted proxy forwards. `admission` and the server
-decide what happens to a connection beyond a limit.
+`admission` and the server decide what happens to a connection beyond a limit.
 """
 
 from __future__ import annotations
@@ -9,9 +8,7 @@ from __future__ import annotations
 import asyncio
 import resource
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Sequence
-from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
-from typing import Any, TypeAlias
+from collections.abc import Callable, Hashable
 
 from toolbus.bounded_logging import bounded_logger
 
@@ -20,19 +17,10 @@ __all__ = [
     "ConnectionQuotas",
     "DescriptorReserve",
     "JoinRateLimiter",
-    "TrustedProxies",
-    "address_of",
-    "network_of",
-    "raise_descriptor_limit",
 ]
 
 # Connections of one address beyond its quota that get a response; further ones are dropped.
 _MAX_REFUSED = 256
-_IPV6_PREFIX = 64
-_Network: TypeAlias = IPv4Network | IPv6Network
-# Chained proxies: a longer chain is a mistake, or a forgery.
-_MAX_ADDRESSES = 32
-_MAX_PORT = 65_535
 PER_INTERVAL = 8
 INTERVAL_S = 0.01
 """Seconds of an interval, with at most `PER_INTERVAL` joins: 800 within a second."""
@@ -101,91 +89,6 @@ class ConnectionQuotas:
         return quota > 0 and self._counts.get(key, 0) > quota + margin
 
 
-def address_of(peer: Any) -> str:
-    """Return the address of a socket's peer as it is counted.
-
-    For IPv6 that is the /64 network, which is what one customer has; for a peer without an IP
-    address, such as that of a Unix socket, it is the empty string.
-    """
-    try:
-        address = ip_address(str(peer[0]).partition("%")[0])
-    except (TypeError, IndexError, ValueError):
-        return ""
-    if isinstance(address, IPv6Address):
-        if address.ipv4_mapped is not None:
-            return str(address.ipv4_mapped)
-        return str(IPv6Network((int(address), _IPV6_PREFIX), strict=False))
-    return str(address)
-
-
-def network_of(text: str) -> _Network:
-    """Read a network as `10.0.0.0/8`, or one address. Raises ValueError."""
-    return ip_network(text.strip())
-
-
-class TrustedProxies:
-    """The networks of proxies whose `X-Forwarded-For` is trusted.
-
-    Nothing that a client wrote is trusted: only the entries that these proxies appended are read,
-    and a malformed header is ignored.
-
-    Args:
-        networks: In CIDR notation, such as `10.0.0.0/8`; empty to trust none.
-
-    Raises:
-        ValueError: One of them is not a network.
-    """
-
-    def __init__(self, networks: Sequence[str]) -> None:
-        self._networks = [network_of(network) for network in networks]
-
-    def include(self, address: str) -> bool:
-        """Whether an IP address, without a port, is that of a trusted proxy."""
-        if not self._networks:
-            return False
-        try:
-            found = ip_address(address.partition("%")[0])
-        except ValueError:
-            return False
-        if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
-            found = found.ipv4_mapped
-        return any(found in network for network in self._networks)
-
-    def client_of(self, proxy: str, headers: Sequence[str]) -> str:
-        """Return the client address behind a trusted proxy, as `address_of` does.
-
-        Args:
-            proxy: The proxy's own address, which is used if the headers name no client.
-            headers: The values of all `X-Forwarded-For`, in their order.
-
-        Returns:
-            The rightmost address that is not a trusted proxy's.
-        """
-        for entry in reversed(",".join(headers).rsplit(",", _MAX_ADDRESSES)[-_MAX_ADDRESSES:]):
-            address = _without_port(entry.strip())
-            client = address_of((address,))
-            if not client or "%" in address:
-                break
-            if not self.include(address):
-                return client
-        return address_of((proxy,))
-
-
-def _without_port(entry: str) -> str:
-    """Remove the port that some load balancers write; a malformed entry is returned as it is."""
-    if entry.startswith("["):
-        address, closed, port = entry[1:].partition("]")
-        is_whole = bool(closed) and ":" in address
-        return address if is_whole and (not port or _is_port(port[1:], port[0])) else entry
-    address, colon, port = entry.partition(":")
-    return address if _is_port(port, colon) else entry
-
-
-def _is_port(text: str, colon: str) -> bool:
-    is_number = text.isascii() and text.isdigit() and len(text) <= len(str(_MAX_PORT))
-    return colon == ":" and is_number and int(text) <= _MAX_PORT
-
-
 class JoinRateLimiter:
     """Admits joins at a limited rate, in the order of their requests.
 
@@ -229,19 +132,6 @@ class JoinRateLimiter:
                 self._free -= 1
         if self._free < PER_INTERVAL:
             self._timer = self._loop.call_later(INTERVAL_S, self._next_interval)
-
-
-def raise_descriptor_limit() -> int:
-    """Raise the soft limit of open files to the hard limit, if the system lets it; return it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == hard:
-        return soft
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError) as error:  # such as an unlimited hard limit on macOS
-        _logger.info("the limit of open files stays %d: %s", soft, error)
-        return soft
-    return hard
 
 
 class DescriptorReserve:

@@ -63,6 +63,9 @@ _FILE_SETTINGS: Mapping[str, tuple[str, TypeAdapter[Any]]] = MappingProxyType(
         "node": _TEXT,
         "workers": _WHOLE_NUMBER,
         "metrics": ("'on' or 'off'", TypeAdapter(Switch)),
+        "gateway": _BOOLEAN,
+        "gateway_port": _WHOLE_NUMBER,
+        "trusted_hosts": _TEXTS,
     }
 )
 
@@ -228,6 +231,31 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
             envvar="TOOLBUS_METRICS",
         ),
     ] = "on",
+    gateway: Annotated[
+        bool,
+        typer.Option(
+            "--gateway",
+            help="Let clients of MCP use the rooms too, as `toolbus gateway` does.",
+            envvar="TOOLBUS_GATEWAY",
+        ),
+    ] = False,
+    # Not TOOLBUS_GATEWAY_PORT: Kubernetes sets it for a service named toolbus-gateway.
+    gateway_port: Annotated[
+        int,
+        typer.Option(
+            help="Port of the gateway; 0 takes a free one.",
+            envvar="TOOLBUS_GATEWAY_LISTEN_PORT",
+            min=0,
+            max=65535,
+        ),
+    ] = 7718,
+    trusted_hosts: Annotated[
+        list[str],
+        typer.Option(
+            help="Name by which clients reach the gateway; * is any. Repeat it for several.",
+            envvar="TOOLBUS_TRUSTED_HOSTS",
+        ),
+    ] = [],  # noqa: B006 - typer makes a new one
     json: _JsonFlag = False,
     _config: Annotated[
         Path | None,
@@ -265,6 +293,9 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
             node,
             workers,
             metrics,
+            gateway,
+            gateway_port,
+            trusted_hosts,
         )
         output = chosen_output()
         is_record = output is not None and output.as_json
@@ -273,10 +304,16 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
         options.check_redis(warn)
         log_to_stderr()
 
-        def announce(url: str) -> None:
+        def announce(url: str, gateway_url: str | None = None) -> None:
             if dev:
                 warn(development_warning(environ))
-            typer.echo(json_codec.dumps({"url": url}) if json else f"listening on {url}")
+            if json:
+                further = {} if gateway_url is None else {"gateway": gateway_url}
+                typer.echo(json_codec.dumps({"url": url, **further}))
+                return
+            typer.echo(f"listening on {url}")
+            if gateway_url is not None:
+                typer.echo(f"clients of MCP: {gateway_url}/rooms/ROOM/mcp")
 
         if workers > 1:
             from toolbus_server.process.workers import run_workers  # workers need Redis

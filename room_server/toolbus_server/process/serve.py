@@ -7,20 +7,26 @@ and files are read in `commands`; several servers behind one port are `workers`'
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import signal
 import socket
-import ssl
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from os import R_OK, access
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from toolbus.auth.keys import KeyRing
 from toolbus.bounded_logging import bounded_logger
+from toolbus.cli.listening import (
+    listen_error,
+    no_tls_warning,
+    raise_descriptor_limit,
+    read_origin,
+    read_proxies,
+    tls_context,
+)
 from toolbus.concurrency import event_loop
 from toolbus.concurrency.thread_signals import STOP_SIGNALS
 from toolbus.diagnostics.exit_codes import UsageError
@@ -29,7 +35,6 @@ from toolbus.log_output import LogOutput
 from toolbus.settings import DEV_KEYS_FILE, home_of, is_loopback_host
 from toolbus.telemetry.tracing import recorded
 from toolbus.untrusted_text import one_line
-from toolbus_server.access.connection_limits import network_of, raise_descriptor_limit
 from toolbus_server.process.key_files import KeyReloader, check_writers, dev_keys, private_to_owner
 from toolbus_server.settings import ServerSettings
 from toolbus_server.websocket.server import RoomServer
@@ -37,7 +42,6 @@ from toolbus_server.websocket.server import RoomServer
 __all__ = [
     "ServeOptions",
     "Switch",
-    "listen_error",
     "load_keys",
     "log_to_stderr",
     "run",
@@ -79,13 +83,16 @@ class ServeOptions:
     node: str
     workers: int
     metrics: Switch
+    gateway: bool = False
+    gateway_port: int = 7718
+    trusted_hosts: list[str] = field(default_factory=list)
 
     def to_settings(
         self, variables: Mapping[str, str], warn: Callable[[str], None]
     ) -> ServerSettings:
         """Read keys and certificates, and return the server's settings. Raises UsageError."""
         host = self.host
-        tls = _tls(self.tls_cert, self.tls_key)
+        tls = tls_context(self.tls_cert, self.tls_key)
         trusted = [] if self.keys is None else list(_trusted_keys(self.keys))
         if self.dev:
             host = _loopback(host)
@@ -93,16 +100,15 @@ class ServeOptions:
         if not trusted:
             raise UsageError(_NO_KEYS)
         _check_workers(self.workers, self.redis)
+        if self.gateway:
+            _check_gateway(self.workers, variables, has_tls=tls is not None)
         try:
             keys = KeyRing(trusted)
             keys.aliases()
         except ValueError as error:
             raise UsageError(str(error)) from error
         if tls is None and not is_loopback_host(host):
-            warn(
-                f"NO TLS on {host}: who can read this network can read tokens and calls; give a "
-                "certificate with --tls-cert and --tls-key, or let only a proxy with TLS reach it"
-            )
+            warn(no_tls_warning(host))
         return ServerSettings(
             keys=keys,
             host=host,
@@ -111,12 +117,12 @@ class ServeOptions:
             drain_s=self.drain_s,
             hosts_return_s=_HOSTS_RETURN_S,
             tls=tls,
-            trusted_origins=tuple(map(_origin, self.trusted_origins)),
+            trusted_origins=tuple(map(read_origin, self.trusted_origins)),
             max_per_address=self.max_per_address,
             max_per_identity=self.max_per_identity,
             max_per_room=self.max_per_room,
             max_waiting_bytes=self.max_waiting_mib * 1024 * 1024,
-            trusted_proxies=tuple(_networks(self.trusted_proxies)),
+            trusted_proxies=read_proxies(self.trusted_proxies),
             redis=self.redis,
             node=self.node,
             asks_for_error_text=self.dev,
@@ -214,6 +220,20 @@ def load_keys(path: Path) -> KeyRing:
         raise UsageError(str(error)) from error
 
 
+def _check_gateway(workers: int, variables: Mapping[str, str], *, has_tls: bool) -> None:
+    if workers > 1:
+        raise UsageError(
+            "--gateway is for one process: leave --workers out, or start `toolbus gateway` beside "
+            "the server"
+        )
+    # The gateway is a client like any other, which checks the name in the certificate.
+    if has_tls and not variables.get("TOOLBUS_URL", "").startswith("wss://"):
+        raise UsageError(
+            "--gateway with --tls-cert needs TOOLBUS_URL: this server by a name that its "
+            "certificate has, as wss://NAME:PORT"
+        )
+
+
 def _check_workers(count: int, redis: str | None) -> None:
     if count > 1 and redis is None:
         raise UsageError(
@@ -224,67 +244,19 @@ def _check_workers(count: int, redis: str | None) -> None:
         raise UsageError("--workers needs SO_REUSEPORT, which this system lacks: leave it out")
 
 
-def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    if cert is None and key is None:
-        return None
-    if cert is None or key is None:
-        raise UsageError("TLS needs both: --tls-cert and --tls-key")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        # An empty password: an encrypted key is refused, instead of a prompt for its password.
-        context.load_cert_chain(cert, key, password="")
-    except ssl.SSLError as error:
-        reason = "both must be PEM files, and the key not encrypted"
-        if "MISMATCH" in str(error):
-            reason = "the key is not the certificate's"
-        raise UsageError(f"no TLS with {cert} and {key}: {reason}") from error
-    except OSError as error:
-        missing = next(
-            (path for path in (cert, key) if not (path.is_file() and access(path, R_OK))), cert
-        )
-        raise UsageError(f"cannot read {missing}: {error.strerror}") from error
-    return context
-
-
-def _networks(texts: Sequence[str]) -> Iterator[str]:
-    """Yield the networks; each text may have several, separated by commas."""
-    for part in filter(None, map(str.strip, ",".join(texts).split(","))):
-        try:
-            yield str(network_of(part))
-        except ValueError as error:
-            raise UsageError(
-                f"{part!r} is not a network of proxies: write it like 10.0.0.0/8 ({error})"
-            ) from error
-
-
-def _origin(text: str) -> str:
-    origin = text.lower()
-    try:
-        parts = urlsplit(origin)
-        is_one = (
-            bool(parts.scheme and parts.hostname) and origin == f"{parts.scheme}://{parts.netloc}"
-        )
-    except ValueError:
-        is_one = False
-    if not is_one and origin not in ("*", "null"):
-        raise UsageError(
-            f"{text!r} is not an origin: write it like https://app.example.org, without a path"
-        )
-    return origin
-
-
 def run(
     options: ServeOptions,
     settings: ServerSettings,
     variables: Mapping[str, str],
-    announce: Callable[[str], object],
+    announce: Callable[..., object],
     *,
     supervisor: int | None = None,
 ) -> None:
     """Run a server until SIGTERM or SIGINT, then drain it; a second signal ends the process.
 
-    `announce` is called with the server's URL once it listens. A worker shares its port with the
-    other workers; `supervisor` is the descriptor of a pipe whose end means that it stops.
+    `announce` is called with the server's URL, and that of a gateway, once it listens. A worker
+    shares its port with the other workers; `supervisor` is the descriptor of a pipe whose end means
+    that it stops.
 
     Raises:
         UsageError: The address is not available.
@@ -300,7 +272,7 @@ async def _serve(
     options: ServeOptions,
     settings: ServerSettings,
     variables: Mapping[str, str],
-    announce: Callable[[str], object],
+    announce: Callable[..., object],
     supervisor: int | None,
 ) -> None:
     stop = asyncio.Event()
@@ -318,17 +290,58 @@ async def _serve(
         if not await run_until_stopped(server.start(share_port=supervisor is not None), stop):
             return
     except OSError as error:
-        raise listen_error(error, settings) from error
-    announce(server.url)
+        raise listen_error(error, settings.host, settings.port) from error
     following = asyncio.create_task(reloader.follow())
     try:
-        await stop.wait()
+        async with AsyncExitStack() as stack:
+            addresses = await _enter_gateway(stack, options, settings, variables, server.url)
+            announce(server.url, *addresses)
+            await stop.wait()
+    except UsageError:
+        await server.stop()
+        raise
     finally:
         following.cancel()
         await asyncio.wait([following])
     if supervisor is not None:
         server.stop_listening()  # so that new connections go to the other workers
     await server.stop()
+
+
+async def _enter_gateway(
+    stack: AsyncExitStack,
+    options: ServeOptions,
+    settings: ServerSettings,
+    variables: Mapping[str, str],
+    url: str,
+) -> list[str]:
+    """Start the gateway, if one is wanted, and return its address. Raises UsageError."""
+    if not options.gateway:
+        return []
+    from toolbus_server.process.gateways import load_gateway  # few servers have one
+
+    if settings.tls is not None:
+        url = variables["TOOLBUS_URL"]
+    # By loopback where it listens everywhere: a packet to 0.0.0.0 goes there on Linux alone.
+    elif (place := {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(settings.host)) is not None:
+        url = f"ws://{place}:{urlsplit(url).port}"
+    try:
+        gateway = load_gateway()(
+            url,
+            host=settings.host,
+            port=options.gateway_port,
+            tls=settings.tls,
+            drain_s=options.drain_s,
+            trusted_hosts=tuple(options.trusted_hosts),
+            trusted_origins=settings.trusted_origins,
+            trusted_proxies=settings.trusted_proxies,
+            has_metrics=settings.metrics,
+        )
+        return [await stack.enter_async_context(gateway)]
+    except OSError as error:
+        raise listen_error(error, settings.host, options.gateway_port, "--gateway-port") from error
+    except ValueError as error:
+        raise UsageError(f"--gateway: {error}") from error
 
 
 def log_to_stderr(node: str = "", output: LogOutput | None = None) -> None:
@@ -356,17 +369,6 @@ async def run_until_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event
     if is_done:
         working.result()
     return is_done
-
-
-def listen_error(error: OSError, settings: ServerSettings) -> UsageError:
-    """Return the error of a command whose server cannot listen on its address."""
-    if error.errno == errno.EADDRINUSE:
-        return UsageError(
-            f"port {settings.port} is in use: stop what listens there, or choose another "
-            "with --port"
-        )
-    reason = error.strerror or error
-    return UsageError(f"cannot listen on {settings.host}, port {settings.port}: {reason}")
 
 
 def _on_stop_signal(stop: asyncio.Event) -> None:

@@ -24,12 +24,13 @@ from dataclasses import replace
 from functools import partial
 
 from toolbus.bounded_logging import bounded_logger
+from toolbus.cli.listening import listen_error
 from toolbus.concurrency.thread_signals import STOP_SIGNALS
 from toolbus.diagnostics.exit_codes import exit_code
 from toolbus.errors import RoomException, Unavailable
 from toolbus.log_output import chosen_output
 from toolbus_server.cluster.lease import NameTaken
-from toolbus_server.process.serve import ServeOptions, listen_error, log_to_stderr, run
+from toolbus_server.process.serve import ServeOptions, log_to_stderr, run
 from toolbus_server.settings import ServerSettings
 
 __all__ = ["NoWorkers", "Supervisor", "reserve_port", "run_workers"]
@@ -105,7 +106,7 @@ def run_workers(
     try:
         reserved = reserve_port(settings.host, settings.port)
     except OSError as error:
-        raise listen_error(error, settings) from error
+        raise listen_error(error, settings.host, settings.port) from error
     with reserved:
         port: int = reserved.getsockname()[1]
         machine = re.sub(r"[^A-Za-z0-9]+", "-", socket.gethostname()).strip("-")[:64]

@@ -15,14 +15,10 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from websockets.frames import CloseCode
 from websockets.protocol import Protocol
 
+from toolbus.transport.client_addresses import TrustedProxies, address_of
 from toolbus.transport.websocket import CLOSE_TIMEOUT_S, SLOW_CONSUMER, ServerTransport
 from toolbus_server.access.admission import Admitted, Refusal
-from toolbus_server.access.connection_limits import (
-    ConnectionQuotas,
-    DescriptorReserve,
-    TrustedProxies,
-    address_of,
-)
+from toolbus_server.access.connection_limits import ConnectionQuotas, DescriptorReserve
 from toolbus_server.access.unread_memory import UnreadMemory, write_limit_of
 from toolbus_server.identity_usage import IdentityUsage
 from toolbus_server.websocket.request_reader import InvalidRequest, RequestReader, RequestTooLarge

@@ -22,14 +22,11 @@ from websockets.typing import Subprotocol
 from toolbus.auth.tokens import KeyRing
 from toolbus.bounded_logging import bounded_logger
 from toolbus.forked_children import keep_from_children
+from toolbus.transport.client_addresses import TrustedProxies
 from toolbus.transport.websocket import CLOSE_TIMEOUT_S, WRITE_LIMIT_BYTES, RedactingLogger
 from toolbus.wire import LIMIT_HEADER, PROTOCOL_HEADER, SUBPROTOCOL
 from toolbus_server.access.admission import Admission, Admitted, offered_bearer
-from toolbus_server.access.connection_limits import (
-    DescriptorReserve,
-    JoinRateLimiter,
-    TrustedProxies,
-)
+from toolbus_server.access.connection_limits import DescriptorReserve, JoinRateLimiter
 from toolbus_server.access.unread_memory import UnreadMemory
 from toolbus_server.calls.telemetry import ServerTelemetry
 from toolbus_server.rooms.administration import AdminActions, Administration

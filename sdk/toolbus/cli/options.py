@@ -122,10 +122,10 @@ _CHOSEN = "toolbus.log"
 
 
 def add_log_options(command: Any) -> None:
-    """Give a command the options; one that is not a group logs as they say while it runs."""
+    """Give a command the options; one that does something itself logs as they say meanwhile."""
     # Copies, because `app` adds checks to the options of each command.
     command.params.extend(copy(option) for option in log_options())
-    if isinstance(command, TyperGroup):
+    if isinstance(command, TyperGroup) and not command.invoke_without_command:
         return
     run = command.invoke
 
@@ -133,8 +133,11 @@ def add_log_options(command: Any) -> None:
         chosen: dict[str, Any] = ctx.meta.get(_CHOSEN, {})
         if not chosen and not os.environ.get(_VARIABLE):
             return run(ctx)
-        from toolbus.log_output import LogOutput  # most commands log as they do by themselves
+        # Most commands log as they do by themselves.
+        from toolbus.log_output import LogOutput, chosen_output
 
+        if chosen_output() is not None:  # that of the group which this command is in
+            return run(ctx)
         output = LogOutput(_level(ctx, chosen), as_json=chosen.get("_log_json", False))
         with output.running():
             return run(ctx)

@@ -31,7 +31,7 @@ _DISTRIBUTIONS_OF_EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "bundles": ("packaging", "mcp", "httpcore2", "httpx2"),
         "credentials": ("keyring",),
         "otel": ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http", "uvicorn"),
-        "gateway": ("httptools", "mcp", "starlette", "uvicorn"),
+        "gateway": ("httptools", "mcp", "prometheus-client", "starlette", "uvicorn"),
         "server": ("packaging", "rfc8785", "redis", "hiredis"),
         "shell": ("tree-sitter-bash",),
     }
@@ -197,6 +197,12 @@ OWN_COMMANDS: Mapping[str, OwnCommand] = MappingProxyType(
             "Connect",
             "toolbus.cli.commands.context:context",
             "Name sets of settings, such as server and room; choose one.",
+        ),
+        "mcp": OwnCommand(
+            "Connect",
+            "toolbus_gateway.mcp_commands:mcp",
+            "For editors; to host MCP servers: `toolbus host mcp`.",
+            ("gateway",),
         ),
         "doctor": OwnCommand(
             "More",

@@ -67,7 +67,7 @@ def begin_at_author(error: BaseException) -> None:
     traceback = error.__traceback__
     while traceback is not None:
         if not _is_in(Path(traceback.tb_frame.f_code.co_filename), _RUNNERS):
-            error.__traceback__ = traceback
+            error.with_traceback(traceback)  # an error may be frozen, which takes no attribute
             return
         traceback = traceback.tb_next
 

@@ -136,7 +136,9 @@ def _reading(path: Path) -> Iterator[sqlite3.Connection]:
         raise NoRecords(text, details={"path": str(path)})
     if not path.is_file():  # to open a pipe would wait for its writer
         raise RECORDS.unavailable(path, NO_FILE)
-    address = f"{path.absolute().as_uri()}?mode=ro"
+    # Who closes a file as the last one removes its log, unless it could only read. `toolbus call
+    # --trace` takes a log for a host that has the records open.
+    address = f"{path.absolute().as_uri()}?mode=rw"
     if not os.access(path.parent, os.W_OK) and not path.with_name(f"{path.name}-wal").exists():
         address += "&immutable=1"  # SQLite could not make its lock files, and there is no writer
     try:

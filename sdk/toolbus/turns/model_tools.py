@@ -144,39 +144,45 @@ def as_data(value: str | Mapping[str, Any]) -> str:
     return json.dumps(visible_values(value), ensure_ascii=False)
 
 
-def visible_schema(schema: Any) -> Any:
+def visible_schema(schema: Any, max_chars: int | None = MAX_FOREIGN_CHARS) -> Any:
     """Return a JSON Schema in which all words for readers can be seen, and are bounded.
 
     The names of properties, and values that arguments are compared with, are unchanged. It is the
     same object if there is nothing to change.
+
+    Args:
+        schema: The schema, or a part of it.
+        max_chars: Of each text. None means unlimited.
     """
     if isinstance(schema, dict):
-        return _changed(schema, {key: _keyword(key, value) for key, value in schema.items()})
+        changed = {key: _keyword(key, value, max_chars) for key, value in schema.items()}
+        return _changed(schema, changed)
     if isinstance(schema, list):
-        return _changed(schema, [visible_schema(item) for item in schema])
+        return _changed(schema, [visible_schema(item, max_chars) for item in schema])
     return schema
 
 
-def _keyword(key: str, value: Any) -> Any:
+def _keyword(key: str, value: Any, max_chars: int | None) -> Any:
     if key in _UNCHANGED or (key.startswith("$") and key not in ("$defs", "$comment")):
         return value
     holds = SUBSCHEMAS.get(key)
     if holds is Holds.NAMED and isinstance(value, dict):
-        named = {name: visible_schema(subschema) for name, subschema in value.items()}
+        named = {name: visible_schema(subschema, max_chars) for name, subschema in value.items()}
         return _changed(value, named)
     if holds is not None and isinstance(value, dict | list):
-        return visible_schema(value)
-    return visible_values(value)
+        return visible_schema(value, max_chars)
+    return visible_values(value, max_chars)
 
 
-def visible_values(value: Any) -> Any:
+def visible_values(value: Any, max_chars: int | None = MAX_FOREIGN_CHARS) -> Any:
     """Return a JSON value whose texts can be seen, but for the keys of objects."""
     if isinstance(value, str):
-        return visible(value, MAX_FOREIGN_CHARS)
+        return visible(value, max_chars)
     if isinstance(value, dict):
-        return _changed(value, {key: visible_values(item) for key, item in value.items()})
+        changed = {key: visible_values(item, max_chars) for key, item in value.items()}
+        return _changed(value, changed)
     if isinstance(value, list):
-        return _changed(value, [visible_values(item) for item in value])
+        return _changed(value, [visible_values(item, max_chars) for item in value])
     return value
 
 

@@ -13,8 +13,8 @@ from support.clients.raw_client import RawClient, bearer, raw_connection
 from support.processes.command_line import CommandLine
 from support.rooms.unharmed_server import unharmed_server
 from toolbus.auth.keys import KeyRing
+from toolbus.transport.client_addresses import TrustedProxies
 from toolbus_server import ServerSettings
-from toolbus_server.access.connection_limits import TrustedProxies
 from toolbus_server.testing import TestServer, running_server
 
 LOOPBACK = ("127.0.0.1/32",)

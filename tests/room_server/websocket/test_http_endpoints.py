@@ -27,9 +27,9 @@ from support.processes.command_line import CommandLine
 from support.rooms.unharmed_server import check_call, unharmed_server
 from toolbus import ApiScope, KeyRing, RoomException, Toolkit, tool
 from toolbus.errors import ERRORS
+from toolbus.transport.client_addresses import address_of
 from toolbus.wire import Call, Failed, Register, Result, pack_body
 from toolbus_server import ServerSettings
-from toolbus_server.access.connection_limits import address_of
 from toolbus_server.testing import TestServer, running_server
 
 PATHS = ("/healthz", "/readyz", "/metrics")

@@ -87,6 +87,8 @@ def test_records_outlive_the_program_in_a_file_of_its_user_alone(path: Path) -> 
     with Records.sqlite(path, days=99_999) as again:
         assert again.calls(tool="kit.*", who="alice", outcome="ok", since=1e9) == [record]
         assert again.calls(since=2e9) == again.calls(who="bob") == again.calls(tool="a") == []
+    assert sqlite_file.read_calls(path, CallFilter(), 10) == [record]
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_processes_share_one_file_and_write_all_before_they_end(path: Path) -> None:

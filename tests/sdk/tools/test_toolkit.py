@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import AsyncIterator, Callable
+from dataclasses import make_dataclass
 from functools import partial
 from typing import Any
 
@@ -522,7 +523,8 @@ async def test_no_tool_is_added_to_a_toolkit_that_is_in_use() -> None:
 
 
 async def test_a_traceback_of_execute_names_the_call_and_begins_at_the_author() -> None:
-    error = await failure(raising(ValueError("x")), "fails")
+    frozen = make_dataclass("Frozen", [], bases=(Exception,), frozen=True)
+    error = await failure(raising(frozen()), "fails")
     assert error.__notes__ == ["the call of t.fails failed (executed: yes)"]
     assert error.__cause__ is not None
     frames = traceback.extract_tb(error.__cause__.__traceback__)

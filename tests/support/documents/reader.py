@@ -16,6 +16,7 @@ from toolbus import RoomClient
 
 _SERVICES = (
     "toolbus serve",
+    "toolbus gateway",
     "toolbus host",
     "toolbus agent",
     "toolbus trace",
@@ -96,7 +97,9 @@ class Reader:
     def start(self, step: Step) -> None:
         """Start a service, and wait until it has printed the expected lines."""
         if "toolbus serve" in step.command:
-            self._serve(step)
+            self._listen(step, "7717")
+        elif "toolbus gateway" in step.command:
+            self._listen(step, "7718")
         elif step.prints:
             code = -signal.SIGTERM if _SERVES.search(_program(step.command)) else 0
             started = self._terminals.start(step.command, step.prints, exit_code=code)
@@ -107,14 +110,14 @@ class Reader:
             start = partial(self._terminals.start, step.command, (), exit_code=code)
             asyncio.run(_until_hosted(url, start))
 
-    def _serve(self, step: Step) -> None:
+    def _listen(self, step: Step, default_port: str) -> None:
         port = re.search(r"--port (\d+)", step.command)
-        shown = port[1] if port else "7717"
+        shown = port[1] if port else default_port
         command = step.command.replace(port[0], "") if port else step.command
         service = self._terminals.start(f"{command} --port 0", step.prints)
-        found = service.wait_for(re.compile(r"listening on (ws://[\d.]+:(\d+))"))
+        found = service.wait_for(re.compile(r"listening on ((?:ws|http)://[\d.]+:(\d+))"))
         self._ports[shown] = found[2]
-        if port is None:
+        if port is None and found[1].startswith("ws"):
             self._terminals.variables["TOOLBUS_URL"] = found[1]
 
     def _on_free_ports(self, command: str) -> str:

@@ -1,0 +1,209 @@
+"""The gateway from its start to its end: drain, TLS, and the command."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import mcp_types as types
+import pytest
+
+from gateway.conftest import Door, running_gateway
+from support.clients.certificates import make_pki
+from support.processes.command_line import CommandLine
+from toolbus import Toolkit, tool
+from toolbus_gateway import service
+from toolbus_gateway.service import GatewayService, GatewaySettings
+from toolbus_server.testing import TestServer, running_server
+
+MODERN = "2026-07-28"
+ACCEPT = "application/json, text/event-stream"
+
+
+@dataclass
+class Waiting:
+    """A tool that waits until it is released."""
+
+    started: asyncio.Event = field(default_factory=asyncio.Event)
+    release: asyncio.Event = field(default_factory=asyncio.Event)
+    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @asynccontextmanager
+    async def hosted(self, server: TestServer) -> AsyncIterator[None]:
+        @tool
+        async def wait() -> str:
+            self.started.set()
+            try:
+                await self.release.wait()
+            except asyncio.CancelledError:
+                self.cancelled.set()
+                raise
+            return "done"
+
+        async with server.room("host") as host, host.host(Toolkit("words", [wait])):
+            yield
+
+
+def request(server: TestServer, method: str, **params: Any) -> dict[str, Any]:
+    """What httpx sends for a request of 2026-07-28."""
+    meta = {types.PROTOCOL_VERSION_META_KEY: MODERN, types.CLIENT_CAPABILITIES_META_KEY: {}}
+    headers = {
+        "Accept": ACCEPT,
+        "Authorization": f"Bearer {server.token('alice')}",
+        "Mcp-Protocol-Version": MODERN,
+        "Mcp-Method": method,
+    }
+    if "name" in params:
+        headers["Mcp-Name"] = params["name"]
+    body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {"_meta": meta, **params}}
+    return {"json": body, "headers": headers}
+
+
+def waiting_call(server: TestServer) -> dict[str, Any]:
+    return request(server, "tools/call", name="words__wait", arguments={})
+
+
+async def is_draining(http: httpx2.AsyncClient, url: str) -> None:
+    """Wait until the gateway says that it drains."""
+    while (await http.get(f"{url}/healthz")).status_code != 503:
+        pass
+
+
+async def test_stop_lets_calls_end_and_refuses_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "_CLOSE_S", 0)
+    waiting = Waiting()
+    async with (
+        running_gateway(drain_s=60.0) as door,
+        waiting.hosted(door.server),
+        httpx2.AsyncClient(timeout=60) as http,
+        asyncio.timeout(60),
+    ):
+        call = waiting_call(door.server)
+        running = asyncio.create_task(http.post(door.address(), **call))
+        await waiting.started.wait()
+        stopping = asyncio.create_task(door.service.stop())
+        for _ in range(300):  # many times what it takes to end
+            await is_draining(http, door.service.url)
+        refused = await http.post(door.address(), **call)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        waiting.release.set()
+        assert "done" in (await running).text
+        await stopping
+        with pytest.raises(httpx2.ConnectError):
+            await http.get(f"{door.service.url}/healthz")
+
+
+async def test_a_call_that_outlasts_the_drain_is_cancelled() -> None:
+    waiting = Waiting()
+    async with (
+        running_gateway(drain_s=0.0) as door,
+        waiting.hosted(door.server),
+        httpx2.AsyncClient(timeout=60) as http,
+        asyncio.timeout(60),
+    ):
+        call = asyncio.create_task(http.post(door.address(), **waiting_call(door.server)))
+        await waiting.started.wait()
+        await door.service.stop()
+        await waiting.cancelled.wait()
+        with pytest.raises((httpx2.HTTPStatusError, httpx2.TransportError)):
+            (await call).raise_for_status()
+
+
+async def test_stop_ends_listen_streams_with_their_last_message(door: Door) -> None:
+    listen = request(door.server, "subscriptions/listen", notifications={"toolsListChanged": True})
+    async with (
+        httpx2.AsyncClient(timeout=60) as http,
+        asyncio.timeout(60),
+        http.stream("POST", door.address(), **listen) as response,
+    ):
+        lines = response.aiter_lines()
+        acknowledged = [await anext(lines) for _ in range(2)]
+        assert "acknowledged" in acknowledged[1]
+        await door.service.stop()
+        last = [line async for line in lines if line.startswith("data: ")][-1]
+        message = json.loads(last.removeprefix("data: "))
+        assert (message["id"], "result" in message) == (1, True)
+
+
+async def test_with_a_certificate_it_speaks_tls(tmp_path: Path) -> None:
+    pki = make_pki(tmp_path)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(pki.cert, pki.key)
+    trusting = ssl.create_default_context(cafile=pki.authority)
+    async with (
+        running_gateway(tls=context) as door,
+        httpx2.AsyncClient(timeout=60, verify=trusting) as http,
+    ):
+        assert door.service.url.startswith("https://")
+        assert (await http.get(f"{door.service.url}/healthz")).text == "ok\n"
+
+
+async def test_an_address_in_use_is_an_error_of_the_start() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        settings = GatewaySettings(url="ws://127.0.0.1:1", port=taken.getsockname()[1])
+        with pytest.raises(OSError, match="in use"):
+            await GatewayService(settings).start()
+
+
+@pytest.mark.parametrize("is_twice", [False, True], ids=["one signal", "two signals"])
+async def test_the_command_ends_by_signals(tmp_path: Path, is_twice: bool) -> None:
+    """One lets the call under way end, whose result arrives; a second one does not."""
+    waiting = Waiting()
+    async with (
+        running_server() as server,
+        waiting.hosted(server),
+        httpx2.AsyncClient(timeout=60) as http,
+        asyncio.timeout(60),
+    ):
+        options = ("--url", server.url, "--port", "0", "--drain", "60", "--json")
+        with CommandLine(tmp_path).start("gateway", *options) as running:
+            url = json.loads(await asyncio.to_thread(running.line))["url"]
+            post = http.post(f"{url}/rooms/lab/mcp", **waiting_call(server))
+            call = asyncio.create_task(post)
+            await waiting.started.wait()
+            running.process.send_signal(signal.SIGTERM)
+            await is_draining(http, url)
+            if is_twice:
+                running.process.send_signal(signal.SIGTERM)
+                await waiting.cancelled.wait()
+                with pytest.raises(httpx2.TransportError):
+                    await call
+            else:
+                waiting.release.set()
+                assert "done" in (await call).text
+            outcome = await asyncio.to_thread(running.ended)
+        assert (outcome.code, outcome.err) == (-signal.SIGTERM if is_twice else 0, "")
+
+
+WRONG = {
+    ("--trusted-host", "a b"): "'a b' is not a host",
+    ("--trusted-origin", "app.example.org"): "is not an origin",
+    ("--trusted-proxies", "10.0.0.0/99"): "is not a network of proxies",
+    ("--authorization-server", "login.example.org"): "is not an issuer",
+    ("--tls-cert", "cert.pem"): "TLS needs both",
+    ("--url", "http://a"): "ws://",
+    ("--drain", "-1"): "-1",
+    ("--max-result", "1.5"): "1.5",
+    ("--port", "1", "--host", "192.0.2.1"): "cannot listen on 192.0.2.1, port 1",
+}
+
+
+@pytest.mark.parametrize("options", WRONG, ids=" ".join)
+def test_wrong_options_are_refused_with_words(tmp_path: Path, options: tuple[str, ...]) -> None:
+    outcome = CommandLine(tmp_path).run_here("gateway", *options)
+    assert outcome.code == 2
+    assert WRONG[options] in outcome.err
+
+
+def test_the_command_warns_beyond_this_machine_without_tls(tmp_path: Path) -> None:
+    outcome = CommandLine(tmp_path).run_here("gateway", "--host", "192.0.2.1")
+    assert "NO TLS on 192.0.2.1" in outcome.err
