@@ -131,29 +131,29 @@ async def test_a_call_that_outlasts_the_drain_ends_with_a_result(
     assert lines == ["requests that have not ended in time are cancelled: 1"]
 
 
-async def test_stop_ends_a_response_that_nobody_reads(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("revision", [MODERN, "2025-11-25"])
+async def test_stop_ends_a_request_whose_body_does_not_arrive(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, revision: str
 ) -> None:
     """Its task has no traceback in the log."""
     monkeypatch.setattr(service, "_CLOSE_S", 0)
-    begun = asyncio.Event()
-
-    @tool
-    async def large() -> str:
-        begun.set()
-        return "x" * 7 * 1024 * 1024
-
-    async with running_gateway(drain_s=0.0) as door, asyncio.timeout(60):
-        async with door.server.room("host") as host, host.host(Toolkit("words", [large])):
-            call = request(door.server, "tools/call", name="words__large", arguments={})
-            body = json.dumps(call["json"]).encode()
-            headers = {**call["headers"], "Host": "localhost", "Content-Length": str(len(body))}
-            headers["Content-Type"] = "application/json"
-            head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-            async with raw_connection(door.service.url) as unread:
-                await unread.send(f"POST /rooms/lab/mcp HTTP/1.1\r\n{head}\r\n".encode() + body)
-                await begun.wait()
-                await door.service.stop()
+    async with (
+        running_gateway(drain_s=0.0) as door,
+        raw_connection(door.service.url) as unfinished,
+        httpx2.AsyncClient(timeout=60) as http,
+        asyncio.timeout(60),
+    ):
+        whole = request(door.server, "tools/list")
+        await http.post(door.address(), **whole)  # its connection to the room is kept
+        headers = whole["headers"]
+        headers |= {"Host": "localhost", "Content-Type": "application/json", "Content-Length": "9"}
+        headers["Mcp-Protocol-Version"] = revision
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        await unfinished.send(f"POST /rooms/lab/mcp HTTP/1.1\r\n{head}\r\n".encode())
+        while "in_flight 1" not in (await http.get(f"{door.service.url}/metrics")).text:
+            pass
+        await door.service.stop()
+        assert await unfinished.is_closed()
     assert "Traceback" not in caplog.text
 
 
