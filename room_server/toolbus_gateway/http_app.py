@@ -150,9 +150,10 @@ class _McpEndpoint:
         opened = self._app.requests.open(headers.get(_VERSION), headers.get("mcp-method"))
         with opened as request:
             send = request.watched(send)
-            refusal = await self._answer(request, headers, scope, receive, send)
-            if refusal is not None:
-                await refusal(scope, receive, send)
+            with suppress(ClientDisconnect):  # before the end of its request
+                refusal = await self._answer(request, headers, scope, receive, send)
+                if refusal is not None:
+                    await refusal(scope, receive, send)
 
     async def _answer(
         self, request: OpenRequest, headers: Headers, scope: Scope, receive: Receive, send: Send
@@ -220,10 +221,7 @@ class _McpEndpoint:
         if scope["method"] != "POST":
             allowed = {"Allow": "POST, DELETE"}
             return Response(status_code=HTTPStatus.METHOD_NOT_ALLOWED, headers=allowed)
-        try:
-            body = await _read_body(headers, receive)
-        except ClientDisconnect:
-            return None
+        body = await _read_body(headers, receive)
         if body is None:
             return Response(status_code=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         # The first of that name: for the metrics, which take any text, it is near enough.
