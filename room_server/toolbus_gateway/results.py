@@ -21,6 +21,7 @@ from toolbus import (
     TextChunk,
 )
 from toolbus.chunks.chunk_types import chunks_of
+from toolbus.chunks.json_values import is_plain
 from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus_gateway.output_schemas import RESULT
 from toolbus_gateway.tool_definitions import ToolDefinition
@@ -217,9 +218,12 @@ def _json_of(file: FileChunk, data: bytearray) -> JsonChunk | None:
     if file.mime_type != "application/json" or len(data.translate(None, _NOT_OPENING)) > _MAX_PARTS:
         return None
     try:
-        return JsonChunk(json.loads(data))
+        value = json.loads(data.decode())
     except (ValueError, RecursionError):
         return None
+    # A host writes any bytes. NaN, a lone surrogate or 500 levels would end this call, which has
+    # run, with an error of the SDK that does not say so.
+    return JsonChunk(value) if is_plain([value], 0) else None
 
 
 def _file_block(file: FileChunk, data: bytes) -> types.ContentBlock:

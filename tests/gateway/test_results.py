@@ -167,7 +167,16 @@ async def test_chunk_becomes_content(
         (JsonChunk({"a": 1}), {"type": ["object", "null"]}, {"result": {"a": 1}}),
         (MixedChunk((TextChunk("x"), JsonChunk([1]))), {"type": "array"}, {"result": [1]}),
         (FileChunk(b"[1]", "result.json", "application/json"), {"type": "array"}, {"result": [1]}),
-        (FileChunk(b"[", "result.json", "application/json"), {"type": "array"}, None),
+        *(
+            (FileChunk(data, "result.json", "application/json"), {"type": "array"}, None)
+            for data in (
+                b"[",
+                "[1]".encode("utf-16"),
+                b'["\\ud800"]',
+                b"[NaN]",
+                b"[" * 99 + b"]" * 99,
+            )
+        ),
         (LinkChunk("urn:x:y"), {"type": "array"}, None),
         (JsonChunk([str(2**64)], ("/0",)), {"type": "array", "items": {"type": "integer"}}, None),
     ],
