@@ -1,11 +1,6 @@
-import asyncio
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
-
-from toolbus import ToolContext
-from toolbus_toolkits.openapi import ApiOptions, OpenApiToolkit
 
 DESCRIPTION = """
 openapi: 3.1.0
@@ -36,19 +31,8 @@ class Api(BaseHTTPRequestHandler):
         """Log nothing."""
 
 
-def serve() -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Api)
-    Thread(target=server.serve_forever, daemon=True).start()
-    Path("pets.yaml").write_text(DESCRIPTION.replace("PORT", str(server.server_port)))
-
-
-async def main() -> None:
-    options = ApiOptions(allow_private=True)
-    pets = OpenApiToolkit.from_file("pets.yaml", tags=["read"], options=options)
-    arguments = {"name": "../admin?x", "fields": ["age", "owner"]}
-    print((await pets.execute(ToolContext(), "getPet", arguments)).value)
-
-
 if __name__ == "__main__":
-    serve()
-    asyncio.run(main())
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Api)
+    Path("pets.yaml").write_text(DESCRIPTION.replace("PORT", str(server.server_port)))
+    print(f"serving http://127.0.0.1:{server.server_port}/v1", flush=True)
+    server.serve_forever()

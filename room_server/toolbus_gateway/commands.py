@@ -19,6 +19,7 @@ from toolbus.cli.error_report import reporting
 from toolbus.cli.listening import (
     listen_error,
     no_tls_warning,
+    raise_descriptor_limit,
     read_origin,
     read_proxies,
     tls_context,
@@ -219,6 +220,8 @@ def gateway(  # noqa: PLR0913 - a parameter for each flag
         def announce(address: str) -> None:
             typer.echo(json_codec.dumps({"url": address}) if json else f"listening on {address}")
 
+        # A request has one for its client, and one for the room: 1,024 is a common limit.
+        raise_descriptor_limit()
         with recorded("toolbus-gateway"):
             event_loop.run(_serve(settings, announce))
 

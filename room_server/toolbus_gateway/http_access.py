@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from http import HTTPStatus
 from urllib.parse import quote
@@ -38,6 +39,9 @@ OPEN_PATHS = ("/healthz", "/metrics")
 """Probes and scrapes reach them by the address of a machine, and some by HTTP/1.0."""
 _read_host = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(?::(\d{1,5}))?").fullmatch
 _LOOPBACK_ORIGIN = r"https?://(localhost|127\.0\.0\.1|\[::1\])(:\d{1,5})?"
+_MAX_HOST = 300
+"""Characters of a Host, of which some are remembered: a name has at most 253."""
+_REMEMBERED = 256
 _EXPOSED = ("Mcp-Session-Id", "Retry-After", "WWW-Authenticate")
 
 
@@ -101,6 +105,8 @@ class Guard:
             expose_headers=_EXPOSED,
         )
         self._is_loopback_origin = re.compile(_LOOPBACK_ORIGIN).fullmatch
+        # Reading one takes 20 us, and clients send the same one again.
+        self._is_trusted_host = lru_cache(_REMEMBERED)(self._judge_host)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or let the application do so."""
@@ -124,7 +130,7 @@ class Guard:
         hosts = headers.getlist("host")
         if len(hosts) != 1:  # a proxy before this server may have read another one of them
             return PlainTextResponse("A request has one Host.\n", HTTPStatus.BAD_REQUEST)
-        if not self._is_trusted_host(hosts[0].lower()):
+        if len(hosts[0]) > _MAX_HOST or not self._is_trusted_host(hosts[0]):
             text = "This gateway does not answer for this Host: its operator names it.\n"
             return PlainTextResponse(text, HTTPStatus.MISDIRECTED_REQUEST)
         if not all(map(self._is_trusted_origin, headers.getlist("origin"))):
@@ -132,12 +138,12 @@ class Guard:
             return PlainTextResponse(text, HTTPStatus.FORBIDDEN)
         return None
 
-    def _is_trusted_host(self, host: str) -> bool:
-        found = _read_host(host)
+    def _judge_host(self, host: str) -> bool:
+        found = _read_host(host.lower())
         if found is None:
             return False
         name = found[1]
-        return bool({"*", name, host} & self._hosts) or is_loopback_host(name.strip("[]"))
+        return bool({"*", name, found[0]} & self._hosts) or is_loopback_host(name.strip("[]"))
 
     def _is_trusted_origin(self, origin: str) -> bool:
         origin = origin.lower()
@@ -166,28 +172,26 @@ class RequestQuotas:
         self._max_per_address = settings.max_per_address
         self._max_per_token = settings.max_per_token
         self._counts: Counter[Hashable] = Counter()
+        self._address_of = lru_cache(_REMEMBERED)(lambda address: address_of((address,)))
 
     @contextmanager
     def counted(self, address: str, token: str) -> Iterator[None]:
         """Count a request during the block. Raises `TooManyRequests`."""
-        with (
-            self._one(address_of((address,)), self._max_per_address, "address"),
-            self._one(sha256(token.encode()).digest(), self._max_per_token, "token"),
-        ):
-            yield
-
-    @contextmanager
-    def _one(self, key: Hashable, limit: int, name: str) -> Iterator[None]:
-        if 0 < limit <= self._counts[key]:
-            text = f"this {name} has {limit} requests that have not ended: wait for one of them"
-            raise TooManyRequests(text)
-        self._counts[key] += 1
+        keys = (self._address_of(address), sha256(token.encode()).digest())
+        limits = (self._max_per_address, self._max_per_token)
+        for key, limit, name in zip(keys, limits, ("address", "token"), strict=True):
+            if 0 < limit <= self._counts[key]:
+                raise TooManyRequests(
+                    f"this {name} has {limit} requests that have not ended: wait for one of them"
+                )
+        self._counts.update(keys)
         try:
             yield
         finally:
-            self._counts[key] -= 1
-            if not self._counts[key]:
-                del self._counts[key]
+            for key in keys:
+                self._counts[key] -= 1
+                if not self._counts[key]:
+                    del self._counts[key]
 
 
 class ResourceMetadata:

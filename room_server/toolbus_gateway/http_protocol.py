@@ -132,21 +132,25 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """Begin a request."""
-        self._progress()
+        self._silent_bytes = 0
         self._header_bytes = 0
         self._reads_headers = True
         super().on_message_begin()
 
     def on_url(self, url: bytes) -> None:
         """Read a piece of the target."""
-        self._progress()
-        self._add_header_bytes(len(url))
+        self._silent_bytes = 0
+        self._header_bytes += len(url)
+        if self._header_bytes > MAX_HEADER_BYTES:
+            self._refuse(*_TOO_LARGE)
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Read a header. One after the body is dropped: what it says was checked before it."""
-        self._progress()
-        self._add_header_bytes(len(name) + len(value))
+        self._silent_bytes = 0
+        self._header_bytes += len(name) + len(value)
+        if self._header_bytes > MAX_HEADER_BYTES:
+            self._refuse(*_TOO_LARGE)
         if self._reads_headers:
             if len(self.headers) >= MAX_HEADERS:
                 self._refuse(*_TOO_LARGE)
@@ -155,7 +159,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Begin to answer."""
-        self._progress()
+        self._silent_bytes = 0
         if self.parser.should_upgrade():  # httptools would drop the body
             self._refuse(HTTPStatus.BAD_REQUEST, "No Upgrade here: send HTTP/1.1 without it.")
         if len(self.pipeline) >= MAX_PIPELINED:
@@ -184,16 +188,16 @@ class BoundedHttpProtocol(HttpToolsProtocol):
 
     def on_chunk_header(self) -> None:
         """Begin a chunk; the last one is empty."""
-        self._progress()
+        self._silent_bytes = 0
 
     def on_body(self, body: bytes) -> None:
         """Read a piece of the body."""
-        self._progress()
+        self._silent_bytes = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         """End a request, whose response may have ended before."""
-        self._progress()
+        self._silent_bytes = 0
         self._reads_body = False
         super().on_message_complete()
 
@@ -210,14 +214,6 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             )
             self.transport.write(head.encode() + body)
         self.transport.close()
-
-    def _progress(self) -> None:
-        self._silent_bytes = 0
-
-    def _add_header_bytes(self, size: int) -> None:
-        self._header_bytes += size
-        if self._header_bytes > MAX_HEADER_BYTES:
-            self._refuse(*_TOO_LARGE)
 
     def _refuse(self, status: HTTPStatus, text: str) -> NoReturn:
         self._refusal = status, text

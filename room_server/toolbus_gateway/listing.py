@@ -67,6 +67,8 @@ class Listing:
                 found.setdefault(name, ListedTool(name, definition, target.participant))
         self.tools: dict[str, ListedTool] = dict(sorted(found.items()))
         """By name, in the order of the names."""
+        self.answers: dict[str, dict[str, Any]] = {}
+        """Results of `tools/list` by revision, as they were sent. Not to be changed."""
 
     @property
     def is_searched(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import mcp_types as types
 from anyio import CancelScope
-from mcp.server.context import ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel.server import Server
 from mcp.server.streamable_http import REQUEST_CANCELLED
 from mcp.server.subscriptions import ListenHandler, ServerEvent, ToolsListChanged
@@ -119,6 +119,7 @@ class GatewayServer:
             on_call_tool=self._call_tool,
             on_subscriptions_listen=self._listen,
         )
+        self.mcp.middleware.append(self._list_again)
         # A handler may return a dict; only this way of adding one has that in its types.
         self.mcp.add_request_handler("tools/list", types.PaginatedRequestParams, self._list_tools)
 
@@ -128,6 +129,26 @@ class GatewayServer:
         for handlers in self._listening.values():
             for handler in handlers:
                 handler.close()
+
+    async def _list_again(self, ctx: _Context, call_next: CallNext) -> HandlerResult:
+        """Answer with a list that was answered before, if it has the same tools and revision.
+
+        The SDK checks and copies every tool for every answer, which is most of its time.
+        """
+        asked = ctx.params or {}
+        is_plain = not asked or (asked.keys() == {"_meta"} and isinstance(asked["_meta"], dict))
+        if ctx.method != "tools/list" or not is_plain:
+            return await call_next(ctx)
+        asker = self._asker_of(ctx)
+        listing = asker.member.known_listing(asker.target)
+        if listing is not None and (known := listing.answers.get(ctx.protocol_version)) is not None:
+            return known
+        answer = await call_next(ctx)
+        listing = asker.member.known_listing(asker.target)
+        if listing is not None and isinstance(answer, dict) and answer["tools"] == listing.wire:
+            # Its tools are in memory once.
+            listing.answers[ctx.protocol_version] = {**answer, "tools": listing.wire}
+        return answer
 
     async def _list_tools(
         self, ctx: _Context, params: types.PaginatedRequestParams | None

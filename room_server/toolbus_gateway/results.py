@@ -139,7 +139,8 @@ class ResultWriter:
 
     def _left_out_text(self) -> str:
         parts = "; ".join(self._left_out)
-        return f"a result here has at most {self._max_bytes:,} bytes; left out: {parts}"
+        limit = f"a result here has at most {self._max_bytes:,} bytes"
+        return f"{limit}; {self._left_out_bytes:,} bytes are left out: {parts}"
 
     def _left_out_details(self) -> dict[str, Any]:
         return {"limit_bytes": self._max_bytes, "left_out_bytes": self._left_out_bytes}
@@ -163,7 +164,7 @@ class ResultWriter:
         if self._has_cut_text:
             # What follows a gap would read as if it followed what stands before it.
             self._left_out_bytes += size
-        elif self._takes(size, "a text, and what follows of it"):
+        elif self._takes(size, "a text, with all texts after it"):
             self._content.append(types.TextContent(text=text))
         else:
             self._has_cut_text = True
@@ -186,8 +187,6 @@ class ResultWriter:
             # has. The same holds for the rest of a stream.
             if size <= most:
                 data += piece
-            else:
-                data.clear()
         if not self._takes(size, f"the file {_shown(file.name)}"):
             return
         if self._definition.has_output and (value := _json_of(file, data)) is not None:

@@ -78,6 +78,18 @@ def test_a_gateway_that_cannot_run_beside_the_server_is_refused_with_words(tmp_p
             assert text in outcome.err
 
 
+def test_with_a_certificate_the_gateway_connects_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gateway(url: str, **_: Any) -> None:
+        raise ValueError(url)
+
+    monkeypatch.setattr(gateways, "load_gateway", lambda: gateway)
+    pki = make_pki(tmp_path / "pki")
+    named = CommandLine(tmp_path).at("wss://several.test:7717")
+    assert "--gateway: wss://several.test:7717" in named.run_here(*DEV, *pki.flags).err
+
+
 @pytest.mark.parametrize("is_known", [False, True], ids=["no entry point", "no extra"])
 def test_without_its_extra_the_line_that_installs_it_is_printed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_known: bool

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,7 @@ async def test_what_is_printed_starts_the_program_from_any_folder(tmp_path: Path
             *(str(Path(sys.executable).with_name("toolbus")), "mcp", "config"),
             *("--url", server.url, "--room", "lab", "--token", "ann.jwt"),
             cwd=tmp_path,
+            env={**os.environ, "TOOLBUS_HOME": str(tmp_path / "home")},
             stdout=asyncio.subprocess.PIPE,
         )
         out, _ = await process.communicate()

@@ -198,36 +198,39 @@ async def test_places_that_json_cannot_carry_are_named() -> None:
 
 
 @pytest.mark.parametrize(
-    ("chunks", "shown", "left_out"),
+    ("chunks", "shown", "size", "left_out"),
     [
-        ([FileChunk(b"x" * LIMIT, "a\nb")], [], ["the file a\\nb (10,000 bytes)"]),
+        ([FileChunk(b"x" * LIMIT, "a\nb")], [], 10_000, ["the file a\\nb (10,000 bytes)"]),
         (
             [FileChunk(b"x" * LIMIT, ""), TextChunk("the answer")],
             ["the answer"],
+            10_000,
             ["the file without a name (10,000 bytes)"],
         ),
         (
             [TextChunk("a"), TextChunk("ü" * LIMIT), TextChunk("b"), JsonChunk(2)],
             ["a"],
-            ["a text, and what follows of it (20,000 bytes)"],
+            20_002,
+            ["a text, with all texts after it (20,000 bytes)"],
         ),
         (
             [FileChunk(b"x" * LIMIT, f"{n}") for n in range(30)],
             [],
+            300_000,
             [*(f"the file {n} (10,000 bytes)" for n in range(20)), "and more"],
         ),
-        ([TextChunk("x")] * 100, ["x"] * 19, ["a text, and what follows of it (1 bytes)"]),
+        ([TextChunk("x")] * 100, ["x"] * 19, 81, ["a text, with all texts after it (1 bytes)"]),
     ],
 )
 async def test_what_is_too_large_is_named_with_its_size(
-    chunks: list[Chunk], shown: list[str], left_out: list[str]
+    chunks: list[Chunk], shown: list[str], size: int, left_out: list[str]
 ) -> None:
     result = await written(*chunks, streaming=True)
     *content, last = result["content"]
     assert [block["text"] for block in content] == shown
     assert last["text"] == (
-        "the tool ran (executed: yes), but a result here has at most 10,000 bytes; left out: "
-        + "; ".join(left_out)
+        "the tool ran (executed: yes), but a result here has at most 10,000 bytes;"
+        f" {size:,} bytes are left out: {'; '.join(left_out)}"
     )
     assert result["isError"]
     assert result["_meta"]["toolbus/error"]["executed"] == "yes"

@@ -21,6 +21,7 @@ from gateway.conftest import Door, running_gateway
 from support.clients.certificates import make_pki
 from support.processes.command_line import CommandLine
 from toolbus import Toolkit, tool
+from toolbus_gateway import service
 from toolbus_gateway.service import GatewayService, GatewaySettings
 from toolbus_server.testing import TestServer, running_server
 
@@ -77,7 +78,8 @@ async def is_draining(http: httpx2.AsyncClient, url: str) -> None:
         pass
 
 
-async def test_stop_lets_calls_end_and_refuses_new_ones() -> None:
+async def test_stop_lets_calls_end_and_refuses_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "_CLOSE_S", 0)
     waiting = Waiting()
     async with (
         running_gateway(drain_s=60.0) as door,
@@ -89,7 +91,8 @@ async def test_stop_lets_calls_end_and_refuses_new_ones() -> None:
         running = asyncio.create_task(http.post(door.address(), **call))
         await waiting.started.wait()
         stopping = asyncio.create_task(door.service.stop())
-        await is_draining(http, door.service.url)
+        for _ in range(300):  # many times what it takes to end
+            await is_draining(http, door.service.url)
         refused = await http.post(door.address(), **call)
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
         waiting.release.set()

@@ -25,6 +25,8 @@ from toolbus import Key, ParticipantToken, ToolContext, Toolkit, tool
 from toolbus_server.testing import TestServer, running_server
 
 MODERN, LEGACY = REVISIONS
+NO_HOME = {"TOOLBUS_HOME": str(Path(__file__).with_name("no-home"))}
+"""Without the keys and the contexts of the person who runs the tests."""
 INITIALIZE = {
     "jsonrpc": "2.0",
     "id": 1,
@@ -58,7 +60,7 @@ async def editor(
     program = StdioServerParameters(
         command=sys.executable,
         args=["-m", "toolbus", "mcp", "--room", "lab", "--url", url, *options],
-        env={"TOOLBUS_TOKEN": token},
+        env={**NO_HOME, "TOOLBUS_TOKEN": token},
     )
     async with (
         asyncio.timeout(60),
@@ -128,7 +130,7 @@ async def started(
 ) -> AsyncIterator[Pipes]:
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, *program, "mcp", "--room", "lab", "--url", url, *options),
-        env={"TOOLBUS_TOKEN": token},
+        env={**NO_HOME, "TOOLBUS_TOKEN": token},
         stdin=PIPE,
         stdout=PIPE,
         stderr=PIPE,
@@ -227,7 +229,7 @@ async def test_editor_may_see_one_toolkit_by_own_names_and_what_a_lock_file_has(
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "toolbus", "lock", "words", "--file", str(lock)),
             *("--url", server.url, "--room", "lab"),
-            env={"TOOLBUS_TOKEN": token},
+            env={**NO_HOME, "TOOLBUS_TOKEN": token},
         )
         assert await process.wait() == 0
         async with host.host(Waiting().toolkit):

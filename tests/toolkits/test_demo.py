@@ -276,11 +276,11 @@ async def test_kept_demo_lets_others_join_until_it_is_stopped() -> None:
 def test_demo_without_an_extra_says_what_to_install(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(demo_module, "find_spec", lambda name: None)
+    monkeypatch.setattr("toolbus.cli.own_commands._is_installed", lambda _: False)
     with pytest.raises(typer.Exit) as ended:
         demo_module.demo()
     assert ended.value.exit_code == 2
-    assert "[otel,server,shell]'" in capsys.readouterr().err
+    assert "[server,otel,shell]'" in capsys.readouterr().err
 
 
 FALSE_SCENE = """

@@ -17,7 +17,6 @@ __all__ = [
     "ConnectionQuotas",
     "DescriptorReserve",
     "JoinRateLimiter",
-    "raise_descriptor_limit",
 ]
 
 # Connections of one address beyond its quota that get a response; further ones are dropped.
@@ -133,19 +132,6 @@ class JoinRateLimiter:
                 self._free -= 1
         if self._free < PER_INTERVAL:
             self._timer = self._loop.call_later(INTERVAL_S, self._next_interval)
-
-
-def raise_descriptor_limit() -> int:
-    """Raise the soft limit of open files to the hard limit, if the system lets it; return it."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == hard:
-        return soft
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError) as error:  # such as an unlimited hard limit on macOS
-        _logger.info("the limit of open files stays %d: %s", soft, error)
-        return soft
-    return hard
 
 
 class DescriptorReserve:

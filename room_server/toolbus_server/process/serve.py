@@ -22,6 +22,7 @@ from toolbus.bounded_logging import bounded_logger
 from toolbus.cli.listening import (
     listen_error,
     no_tls_warning,
+    raise_descriptor_limit,
     read_origin,
     read_proxies,
     tls_context,
@@ -34,7 +35,6 @@ from toolbus.log_output import LogOutput
 from toolbus.settings import DEV_KEYS_FILE, home_of, is_loopback_host
 from toolbus.telemetry.tracing import recorded
 from toolbus.untrusted_text import one_line
-from toolbus_server.access.connection_limits import raise_descriptor_limit
 from toolbus_server.process.key_files import KeyReloader, check_writers, dev_keys, private_to_owner
 from toolbus_server.settings import ServerSettings
 from toolbus_server.websocket.server import RoomServer

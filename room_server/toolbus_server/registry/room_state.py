@@ -489,7 +489,9 @@ class RoomState:
             # As an agent's: its toolkit has the name of its owner.
             is_bare = owner is None and "/" not in name
             if is_bare and self._owned_by(participant, name, name) is not None:
-                text = f"{text}; there is a private one of {name}: call it with participant={name}"
+                text = (
+                    f"{text}; there is a private one of {name}: invoke it with participant={name}"
+                )
             raise NotFound(text)
         return toolkit
 

@@ -15,6 +15,7 @@ from random import Random
 from toolbus.auth.grants import ApiScope
 from toolbus.auth.keys import Key, KeyRing
 from toolbus.auth.tokens import ParticipantToken
+from toolbus.concurrency.event_loop import running_loop
 from toolbus.concurrency.loop_thread import LoopThread
 from toolbus.room.room_client import RoomClient
 from toolbus.sync import RoomClient as SyncRoomClient
@@ -234,6 +235,11 @@ class ThreadedServer(TestServer):
         Raises:
             RuntimeError: This thread runs an event loop: use `room`.
         """
+        if running_loop() is not None:
+            raise RuntimeError(
+                "connect is for tests without an event loop; here write"
+                f" `async with toolbus_room.room({name!r}) as {name}:`"
+            )
         token = self.token(name, room=room, api=api, role=role)
         return self._here.enter_context(SyncRoomClient(self.url, room=room, token=token))
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable
-from difflib import get_close_matches
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires
 from typing import Annotated, Any, TypeAlias
 
@@ -41,6 +40,8 @@ _OWN_EXTRAS = frozenset({"dev", "demo", "docs"})
 """The extras of a clone, which no message recommends."""
 _EXTRA = re.compile(r"^(?P<name>[A-Za-z0-9._-]+).*\bextra\s*==\s*['\"](?P<extra>[\w-]+)['\"]")
 
+_UNREADABLE: type[Exception] = typer.BadParameter.__bases__[0]
+"""An error about the command line as it was typed; typer does not export its name."""
 _Command: TypeAlias = TyperCommand | TyperGroup
 
 
@@ -125,6 +126,10 @@ class CommandGroup(TyperGroup):
         except typer.BadParameter as error:
             error.message = error.message.removeprefix("Value error, ")
             raise
+        except _UNREADABLE as error:
+            if hasattr(error, "possibilities"):
+                _explain_unknown_option(error)
+            raise
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Import the command; from here on Ctrl-C is an exception, which the command handles.
@@ -138,7 +143,9 @@ class CommandGroup(TyperGroup):
                 typer.echo(text, err=True)
                 raise typer.Exit(ExitCode.USAGE)
             # typer would suggest nothing, because it does not ask for the list of commands.
-            near = get_close_matches(args[0], self.list_commands(ctx))
+            from toolbus.cli.suggestions import nearest  # brings in the client
+
+            near = nearest(args[0], self.list_commands(ctx), 3)
             if near and not args[0].startswith("-"):
                 suggested = " or ".join(repr(name) for name in near)
                 ctx.fail(f"No such command {args[0]!r}. Did you mean {suggested}?")
@@ -208,6 +215,17 @@ class CommandGroup(TyperGroup):
                 if entry.name not in OWN_COMMANDS:
                     self._others.setdefault(entry.name, entry)
         return self._others
+
+
+def _explain_unknown_option(error: Any) -> None:
+    """Suggest only near options; one of `toolbus call` may be meant as an argument of the tool."""
+    from toolbus.cli.suggestions import nearest  # brings in the client
+
+    name = error.option_name
+    error.possibilities = nearest(name, error.possibilities or (), 3)
+    if error.ctx.command.name == "call":
+        argument = one_line(name.lstrip("-"), 64)
+        error.message += f"; an argument of the tool is written NAME=VALUE: {argument}=..."
 
 
 def _load(entry: EntryPoint) -> _Command:

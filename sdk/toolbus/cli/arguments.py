@@ -390,6 +390,8 @@ class _Place:
         kinds = self._reader.types(schema)
         if kinds and kind not in kinds:
             text = self._reader.type_text(schema)
+            if kind in self._reader.types(self._reader.element(schema, 0)):
+                text += f", write {_shown(f'{before}[0]{self._name[len(before) :]}')}=..."
             raise InvalidArguments(
                 f"{_shown(self._name)}: {_shown(before)} has no {parts}: it is {text}"
             )
@@ -401,7 +403,9 @@ class _Place:
 
     def _parameter(self, schema: Mapping[str, Any]) -> _Parameter:
         bounds = (schema.get(name) for name in ("default", "minimum", "maximum"))
-        values = [*(values_of(schema) or [])[:1], *bounds]
+        parts = self._reader.applied(schema)
+        first = [values[0] for values in map(values_of, parts) if values]
+        values = [*first, *bounds]
         examples = tuple(value for value in values if type(value) in {int, float})
         reader = self._reader
         types = reader.types(schema)

@@ -140,9 +140,10 @@ class CallTrace(Tracing):
         if self._left_out:
             self._notes.append(f"{self._left_out} more nested calls are not shown")
         if any(node.span.known == "nothing" for node in tree.nodes):
-            self._notes.append(
-                "times of hosts come from records on this machine: toolbus host --records"
-            )
+            note = "times of hosts come from records on this machine: toolbus host --records"
+            if any(call.code == "host_lost" for call in facts.calls):
+                note += "; those of a host that was lost may be lost with it"
+            self._notes.append(note)
         if as_json:
             typer.echo(json_text({"trace": tree_as_json(facts, tree, self._notes)}), err=True)
             return

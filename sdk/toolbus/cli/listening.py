@@ -1,18 +1,29 @@
-"""Options of the commands that listen: TLS, origins, proxies, and the errors of an address."""
+"""What the commands that listen have in common: TLS, origins, proxies, addresses, descriptors."""
 
 from __future__ import annotations
 
 import errno
+import resource
 import ssl
 from collections.abc import Sequence
 from os import R_OK, access
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.transport.client_addresses import read_networks
 
-__all__ = ["listen_error", "no_tls_warning", "read_origin", "read_proxies", "tls_context"]
+__all__ = [
+    "listen_error",
+    "no_tls_warning",
+    "raise_descriptor_limit",
+    "read_origin",
+    "read_proxies",
+    "tls_context",
+]
+
+_logger = bounded_logger(__name__)
 
 
 def tls_context(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
@@ -79,3 +90,16 @@ def listen_error(error: OSError, host: str, port: int, option: str = "--port") -
         )
     reason = error.strerror or error
     return UsageError(f"cannot listen on {host}, port {port}: {reason}")
+
+
+def raise_descriptor_limit() -> int:
+    """Raise the soft limit of open files to the hard limit, if the system lets it; return it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError) as error:  # such as an unlimited hard limit on macOS
+        _logger.info("the limit of open files stays %d: %s", soft, error)
+        return soft
+    return hard

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, distribution
-from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -27,16 +26,17 @@ __all__ = [
 ]
 
 _INSTALL = re.compile(r"pip install 'toolbus\[([\w,-]+)\]'")
-_MODULES_OF_EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+_DISTRIBUTIONS_OF_EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "bundles": ("packaging", "mcp", "httpcore2", "httpx2"),
         "credentials": ("keyring",),
-        "otel": ("uvicorn",),
-        "gateway": ("httptools", "mcp", "starlette", "uvicorn"),
+        "otel": ("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http", "uvicorn"),
+        "gateway": ("httptools", "mcp", "prometheus-client", "starlette", "uvicorn"),
         "server": ("packaging", "rfc8785", "redis", "hiredis"),
+        "shell": ("tree-sitter-bash",),
     }
 )
-"""The modules of an extra without which a command that needs the extra cannot run."""
+"""The distributions of an extra without which a command that needs the extra cannot run."""
 
 
 class OwnCommand(NamedTuple):
@@ -56,8 +56,16 @@ class OwnCommand(NamedTuple):
         return [
             extra
             for extra in self.extras
-            if any(find_spec(module) is None for module in _MODULES_OF_EXTRAS[extra])
+            if not all(map(_is_installed, _DISTRIBUTIONS_OF_EXTRAS[extra]))
         ]
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        distribution(name)  # not `find_spec`, which imports the packages around a module
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def install_line(extras: Sequence[str]) -> str:
@@ -205,7 +213,7 @@ OWN_COMMANDS: Mapping[str, OwnCommand] = MappingProxyType(
             "More",
             "toolbus_toolkits.demo:demo",
             "Run a demonstration with a server and three hosts.",
-            ("server", "otel"),
+            ("server", "otel", "shell"),
         ),
         "bundle": OwnCommand(
             "More",

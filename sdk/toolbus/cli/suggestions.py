@@ -43,7 +43,8 @@ _LISTED = 8
 def nearest(name: str, names: Iterable[str], most: int = 1) -> list[str]:
     """Return the names that are similar to a wrong one, the most similar first."""
     short = [known for known in dict.fromkeys(names) if len(known) <= _CHARS]
-    return get_close_matches(name[:_CHARS], short, n=most)
+    # Lower, `/foo` would mean `/tools`, and `status` `stubs`.
+    return get_close_matches(name[:_CHARS], short, n=most, cutoff=0.75)
 
 
 def listed(names: Sequence[str]) -> str:

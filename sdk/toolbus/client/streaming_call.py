@@ -222,7 +222,8 @@ class ChunkStream:
 
     async def __anext__(self) -> Chunk:
         if self._chunks is None:
-            raise RuntimeError("enter the stream first: async with room.stream(...) as chunks:")
+            text = "async with room.stream(...), or the method of a proxy, as chunks:"
+            raise RuntimeError(f"enter the stream first: {text}")
         if self._has_ended:
             raise StopAsyncIteration
         try:

@@ -167,6 +167,7 @@ def certificate_step(reason: str) -> str:
     return _CHAIN_STEP if reason.startswith(_NO_ISSUER) else _CERTIFICATE_STEP
 
 
+_KEYS_STEP = "sign it with --keys FILE where the server has keys of its own"
 _WRONG_URL = "set --url (TOOLBUS_URL) to a toolbus server, such as ws://HOST:7717"
 _MAY_HAVE_RUN = "the tool may have run: check its effects before you retry"
 
@@ -221,7 +222,10 @@ def _allow_step(target: CallTarget, lacks: object) -> str:
     name = "NAME"
     if lacks == "principal" and target.principal is not None:
         name = shlex.quote(target.principal)
-    return f"`toolbus token create --name {name} --allow {tools}` creates one that may {use}"
+    return (
+        f"`toolbus token create --name {name} --allow {tools}` creates one that may {use}: give it "
+        f"all grants that the token had, and {_KEYS_STEP}"
+    )
 
 
 def _after_permission_denied(error: RoomException, target: CallTarget) -> str:
@@ -236,7 +240,7 @@ def _after_permission_denied(error: RoomException, target: CallTarget) -> str:
     if command is not None and not lacks:
         doctor = "`toolbus doctor` with the same options shows the grants of your token"
         return f"create a token with this grant: `{command}`; {doctor}"
-    create = "`toolbus token create` creates a new one"
+    create = f"`toolbus token create` creates a new one: {_KEYS_STEP}"
     if error.details.get("status") == UNAUTHORIZED:
         doctor = "`toolbus doctor` with the same options"
         return f"{doctor} shows what is wrong with the token; {create}"

@@ -6,8 +6,7 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 import httpx2
-from google import genai
-from google.genai import types
+from google.genai import Client, types  # `google` alone may be there: other packages share it
 from pydantic import SecretStr
 
 from toolbus.models.adapter import Plain
@@ -28,7 +27,7 @@ class GeminiClient:
         self, model: str, base_url: str | None, key: SecretStr, options: Mapping[str, Any]
     ) -> None:
         self._http_client = BoundedClient(key)
-        self._client = genai.Client(
+        self._client = Client(
             api_key=key.get_secret_value(),
             vertexai=False,  # else a variable for another program could make it Vertex AI
             http_options=types.HttpOptions(base_url=base_url, httpx_async_client=self._http_client),

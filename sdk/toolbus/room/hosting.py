@@ -19,7 +19,7 @@ from toolbus.hosting.loop_watchdog import watched_loop
 from toolbus.hosting.runner import Runner
 from toolbus.room.registrations import Registration, Registrations, checked_supersede
 from toolbus.tools.omission import entries_of, fit_tools
-from toolbus.tools.policy import warn_of_asks
+from toolbus.tools.policy import warn_of_policies
 from toolbus.tools.tool import Tool
 from toolbus.tools.toolkit import Toolkit
 from toolbus.untrusted_text import one_line
@@ -108,7 +108,7 @@ class Hosting:
             stack.push_async_callback(lambda: self._stop(list(self._started)))
             toolkit = self._registration.hosted.toolkit
             if toolkit.policies:
-                warn_of_asks(toolkit.manifest(), toolkit.tools, toolkit.policies)
+                warn_of_policies(toolkit.manifest(), toolkit.tools, toolkit.policies)
             await self._start(toolkit.tools)
             # Also after a failure: the server may have registered it although its reply was lost.
             stack.push_async_callback(self._end)

@@ -347,6 +347,8 @@ def _violation(error: jsonschema_rs.ValidationError, place: Place) -> Violation:
             return Violation(place(path), text)
         case _Kind.Not({"not": {"oneOf": _}}):
             return Violation(place(path), f"the value {_FITS_NOT_ONE} 'oneOf' keyword")
+        case _Kind.Format(name) if name in _MOMENTS:
+            return Violation(place(path), f"{cut(error.message)}, for example {_MOMENTS[name]}")
     return Violation(place(path), cut(error.message))
 
 
@@ -490,6 +492,9 @@ def _is_moment(form: re.Pattern[str], parse: Callable[[str], object], text: str)
     return True
 
 
+_MOMENTS = MappingProxyType(
+    {"date": "2026-01-31", "time": "09:30:00Z", "date-time": "2026-01-31T09:30:00Z"}
+)
 _FORMATS: MappingProxyType[str, Callable[[str], bool]] = MappingProxyType(
     {
         "date-time": partial(_is_moment, _DATE_TIME, datetime.fromisoformat),

@@ -14,7 +14,7 @@ from weakref import WeakSet
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.permissions.permissions import Permissions
-from toolbus.tools.policy import warn_of_asks
+from toolbus.tools.policy import warn_of_policies
 from toolbus.tools.toolkit import Toolkit
 
 __all__ = ["PolicyFile"]
@@ -64,7 +64,7 @@ class PolicyFile:
                 toolkit.operator_policy = policy
             _logger.warning("the policy was read again: %s", self._path)
             for toolkit in tuple(self._bound):
-                warn_of_asks(toolkit.manifest(), toolkit.tools, toolkit.policies)
+                warn_of_policies(toolkit.manifest(), toolkit.tools, toolkit.policies)
 
     def _changed(self) -> Permissions | None:
         version = _version_of(self._path)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Never
 
+from toolbus.auth.grants import ToolPatterns
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.json_values import packed_json
 from toolbus.errors import PermissionDenied, RoomException
@@ -42,7 +44,14 @@ if TYPE_CHECKING:  # most programs have no permissions
     from toolbus.permissions.permissions import Permissions
     from toolbus.records.call_record import Decision
 
-__all__ = ["Inquiry", "checked_policy", "permitted", "refusal_of", "warn_of_asks", "workdirs_of"]
+__all__ = [
+    "Inquiry",
+    "checked_policy",
+    "permitted",
+    "refusal_of",
+    "warn_of_policies",
+    "workdirs_of",
+]
 
 _logger = bounded_logger(__name__)
 
@@ -174,7 +183,42 @@ def workdirs_of(policies: Sequence[Permissions]) -> tuple[str, ...]:
     return next((policy.workdirs for policy in reversed(policies) if policy.workdirs), ())
 
 
-def warn_of_asks(
+def warn_of_policies(
+    toolkit: ToolkitManifest, tools: Sequence[Tool], policies: Sequence[Permissions]
+) -> None:
+    """Log what the policies of a toolkit do that who wrote them hardly wants.
+
+    Each is in force as it is written: the toolkit is hosted all the same.
+    """
+    _warn_of_asks(toolkit, tools, policies)
+    named = {tool.name: tool for tool in tools}
+    for rule in dict.fromkeys(rule for policy in policies for rule in policy.rules):
+        # A rule for several toolkits is not held against each of them.
+        if rule.tool.partition(".")[0] != toolkit.name:
+            continue
+        covering = ToolPatterns([rule.tool])
+        covered = [tool for name, tool in named.items() if covering.covers(toolkit.name, name)]
+        if not covered:
+            near = get_close_matches(rule.tool.partition(".")[2], named, n=1)
+            hint = f": did you mean {toolkit.name}.{near[0]}?" if near else ""
+            _logger.warning(
+                "no tool of toolkit %s has the name in the rule %s%s", toolkit.name, rule, hint
+            )
+        elif rule.match is not None and not any(map(_may_match, covered)):
+            _logger.warning(
+                "the rule %s covers no call: %s compares no input with `match`, as it has no"
+                " patterns (match_rule); without `match` the rule covers every call of it",
+                rule,
+                rule.tool,
+            )
+
+
+def _may_match(tool: Tool) -> bool:
+    """Whether a pattern can cover a call of a tool: `assess` may compare it too."""
+    return tool.has_patterns or tool.has_assess
+
+
+def _warn_of_asks(
     toolkit: ToolkitManifest, tools: Iterable[Tool], policies: Iterable[Permissions]
 ) -> None:
     """Log the tools of which the policies of a toolkit refuse every call, as nobody can be asked.

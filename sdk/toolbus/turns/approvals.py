@@ -29,6 +29,10 @@ _logger = bounded_logger(__name__)
 # An approver that is cancelled puts a terminal back in order. A turn waits 5 s for the end of a
 # call.
 _END_S = 2.0
+_NO_APPROVER = (
+    "a rule or the mode has to allow it (on the command line --permissions FILE or --mode), or the "
+    "agent needs an approver (approve=; `toolbus chat --model` asks in its terminal)."
+)
 _left: set[asyncio.Task[ApprovalDecision]] = set()
 
 
@@ -110,7 +114,7 @@ class ApprovalQueue:
         """
         reason = request.decision.reason
         if self._approve is None:
-            text = f"{reason} Nobody can be asked: the turn has no approver (approve=)."
+            text = f"{reason} Nobody can be asked here: {_NO_APPROVER}"
             raise PermissionDenied(text, executed="no")
         if self._timeout_s == 0:
             raise ApprovalExpired(f"{reason} Nobody is waited for.", executed="no")

@@ -286,13 +286,15 @@ class _Dialog:
         if len(rules) > 1:  # as for the parts of one input, which need a rule each
             self._terminal.write("  a: all of these\n")
         self._terminal.write("  x: exactly these arguments of this tool\n")
-        key = await self._key("allow always, or any other key to go back: ")
+        keys = [*map(str, range(1, len(rules) + 1)), *["a"] * (len(rules) > 1), "x"]
+        key = await self._key(f"[{'/'.join(keys)}] allow always, or any other key to go back: ")
         if key == "a" and len(rules) > 1:
             return ApprovalDecision.allow("state", rule=tuple(rules))
-        if key == "x":
+        if key == "x" or (not rules and key in ("a", "\r", "\n")):  # it is the only choice
             return ApprovalDecision.allow("state", arguments=self._edited)
         if key.isascii() and key.isdigit() and 0 < int(key) <= len(rules):
             return ApprovalDecision.allow("state", rule=rules[int(key) - 1])
+        self._terminal.write(f"  Nothing is allowed always: for that press {' or '.join(keys)}.\n")
         return None
 
     async def _edit(self) -> None:

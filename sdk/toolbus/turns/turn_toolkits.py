@@ -310,7 +310,9 @@ class RequiredToolkit:
         if owners and self.participant is None:
             # Such as an agent: a bare name is only one's own private toolkit, or the public one.
             text = f"; {_names(owners)} has a private one, which counts if its owner is named"
-            return f"{text}: RequiredToolkit({self.name!r}, participant={owners[0]!r})"
+            name, owner = self.name, owners[0]
+            code = f"RequiredToolkit({name!r}, participant={owner!r})"
+            return f"{text}: {code}, or --require {name}@{owner}"
         nearest = _nearest([self.name], names)
         return f"{nearest}; available toolkits{self._of_owner}: {_names(names)}"
 

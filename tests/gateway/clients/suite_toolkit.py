@@ -6,7 +6,7 @@ import asyncio
 import base64
 import itertools
 from contextlib import AsyncExitStack
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -15,6 +15,7 @@ from toolbus import (
     MixedChunk,
     RoomClient,
     TextChunk,
+    Tool,
     ToolContext,
     ToolFailed,
     Toolkit,
@@ -97,6 +98,33 @@ async def test_headers(
     return region
 
 
+class SchemaTool(Tool):
+    """A tool whose schema has to reach the client as it is."""
+
+    name = "json_schema_2020_12_tool"
+    description = "Tool with JSON Schema 2020-12 features"
+    input_schema = {  # noqa: RUF012 - as tools define themselves
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "type": "object",
+        "$defs": {"address": {"$anchor": "addressDef", "type": "object"}},
+        "properties": {
+            "address": {"$ref": "#/$defs/address"},
+            "contactMethod": {"enum": ["phone", "email"]},
+            "phone": {"type": "string"},
+            "email": {"type": "string"},
+        },
+        "allOf": [{"anyOf": [{"required": ["phone"]}, {"required": ["email"]}]}],
+        "if": {"properties": {"contactMethod": {"const": "phone"}}},
+        "then": {"required": ["phone"]},
+        "else": {"required": ["email"]},
+        "additionalProperties": False,
+    }
+
+    async def execute(self, context: ToolContext, /, **arguments: Any) -> str:
+        """Return a text."""
+        return "called"
+
+
 def suite_toolkit(host: RoomClient, hosted: AsyncExitStack) -> Toolkit:
     """Return the toolkit.
 
@@ -127,5 +155,6 @@ def suite_toolkit(host: RoomClient, hosted: AsyncExitStack) -> Toolkit:
             test_streaming_elicitation,
             test_headers,
             test_trigger_tool_change,
+            SchemaTool(),
         ],
     )

@@ -7,12 +7,13 @@ import json
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.clients.npm_clients import NpmClients
+from gateway.clients.installed_clients import NpmClients
 from gateway.conftest import Door
 from support.processes.launch import clean_environment
 
@@ -59,6 +60,28 @@ async def running(
             await process.wait()
 
 
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What runs the scripts."""
+
+    npm: NpmClients
+    fastmcp: str
+
+    def command(self, script: str, folder: Path) -> list[str]:
+        """Return the command of a script; that of a client from npm runs in a folder."""
+        name, _, kind = script.partition(".")
+        if kind == "mjs":
+            return self.npm.script(script, folder)
+        python = self.fastmcp if script == "fastmcp_client.py" else sys.executable
+        return [python, "-m", f"gateway.clients.{name}"]
+
+
+@pytest.fixture
+def installed(npm: NpmClients, fastmcp: str) -> Installed:
+    """The clients of this table."""
+    return Installed(npm, fastmcp)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(400)  # the first run installs
 @pytest.mark.parametrize(
@@ -76,19 +99,21 @@ async def running(
     ],
 )
 async def test_a_client_of_others_uses_tools_of_another_process(
-    door: Door, npm: NpmClients, script: str, mode: str, differs: dict[str, Any], tmp_path: Path
+    door: Door,
+    installed: Installed,
+    script: str,
+    mode: str,
+    differs: dict[str, Any],
+    tmp_path: Path,
 ) -> None:
-    name, _, kind = script.partition(".")
-    command = [sys.executable, "-m", f"gateway.clients.{name}"]
-    if kind == "mjs":
-        command = npm.script(script, tmp_path)
     variables = {
         "HOME": str(tmp_path),  # the inspector writes a folder there
         "MCP_URL": door.address(),
         "MCP_TOKEN": door.server.token("alice"),
-        "MCP_INSPECTOR": json.dumps(npm.program("mcp-inspector")),
+        "MCP_INSPECTOR": json.dumps(installed.npm.program("mcp-inspector")),
     }
     of_host = {"TOOLBUS_URL": door.server.url, "TOOLBUS_TOKEN": door.server.token("host")}
+    command = installed.command(script, tmp_path)
     hosting = [sys.executable, "-m", "gateway.clients.kit_host"]
     async with asyncio.timeout(60), running(hosting, of_host) as host:
         assert host.stdout is not None

@@ -56,7 +56,7 @@ def test_a_private_toolkit_with_the_name_of_its_owner_is_told_to_who_sees_it() -
     state = room_with(agent, bob, eve)
     state.register(agent, V1, public=False, shared_with=frozenset({"name:bob"}))
 
-    with pytest.raises(NotFound, match=r"private one of t: call it with participant=t$"):
+    with pytest.raises(NotFound, match=r"private one of t: invoke it with participant=t$"):
         state.resolve(bob, "t")
     with pytest.raises(NotFound, match=r"toolkit t not found$"):
         state.resolve(eve, "t")

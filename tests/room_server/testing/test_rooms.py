@@ -50,7 +50,7 @@ async def test_a_test_with_a_loop_has_participants_on_its_own_loop() -> None:
         async with server.room("host") as host, host.host(Toolkit("here", [note])):
             await host.call("here.note")
             await host.call("there.note")
-        with pytest.raises(RuntimeError, match=r"use toolbus\.RoomClient and await"):
+        with pytest.raises(RuntimeError, match=r"async with toolbus_room\.room\('ann'\) as ann"):
             server.connect("ann")
     here, there = loops
     assert here is asyncio.get_running_loop() is not there

@@ -307,13 +307,13 @@ def test_scripts_get_the_answer_or_each_event(
         toolbus, ["first", "", "second", "third"], "--json", "--model", f"scripted:{replies}"
     )
     kinds = [event["type"] for event in events if isinstance(event, dict)]
-    assert (code, kinds) == (1, ["text", "end", "text", "end", "error"])
+    assert (code, kinds) == (6, ["text", "end", "text", "end", "error"])
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["nobody"], 4, "agents in room main: helper"),
+        (["nobody"], 4, "your token shows these in room main: helper"),
         (["helper", "--participant", "joe"], 4, "not_found"),
         (["helper", "--max-steps", "2"], 2, "no agent here for --max-steps: add --model"),
         (["helper", "--tools", "{}"], 2, "must be a list of objects"),

@@ -126,6 +126,36 @@ async def test_policy_refuses_what_it_would_ask_and_says_so_when_hosted(
     assert shell.ran == ["ls"]
 
 
+@pytest.mark.parametrize(
+    ("tool", "match", "warning"),
+    [
+        (
+            "shell.lines",
+            "rm",
+            'the rule deny shell.lines "rm" covers no call: shell.lines compares',
+        ),
+        ("shell.rum", None, "has the name in the rule deny shell.rum: did you mean shell.run?"),
+        ("shell.x*", None, "no tool of toolkit shell has the name in the rule deny shell.x*\n"),
+        ("shell.run", "rm", ""),
+        ("shell", "rm", ""),
+        ("shell.lines", None, ""),
+        ("*", "rm", ""),
+        ("files.read", "rm", ""),
+    ],
+)
+async def test_rule_that_covers_no_call_is_logged_when_its_toolkit_is_hosted(
+    tool: str, match: str | None, warning: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rule = Rule(behavior="deny", tool=tool, match=match)
+    policy = Permissions("bypass", [rule])
+    shell = Shell(policy=policy)
+    shell.toolkit.operator_policy = policy
+    async with AsyncExitStack() as stack:
+        await over_a_room(shell.toolkit, stack)
+    assert warning in caplog.text
+    assert caplog.text.count("the rule deny ") == bool(warning)
+
+
 async def test_streams_and_inputs_are_refused_before_they_begin() -> None:
     shell = Shell(policy=Permissions("dont_ask"))
     async with running_server() as server, server.room("host") as host:

@@ -111,11 +111,17 @@ def test_text_that_is_not_utf_8_is_refused(typed: str) -> None:
     [
         ("cal", "No such command 'cal'. Did you mean 'call'?"),
         ("tool", "No such command 'tool'. Did you mean 'tools'?"),
-        ("qqq", "No such command 'qqq'."),
+        ("qqq", "No such command 'qqq'.\n"),
+        ("status", "No such command 'status'.\n"),
+        ("tools --jsn", "No such option: --jsn (Possible options: --json)"),
+        (
+            "call orders.list --status open",
+            "No such option: --status; an argument of the tool is written NAME=VALUE: status=...\n",
+        ),
     ],
 )
-def test_unknown_command_is_refused_with_a_similar_one(typed: str, text: str) -> None:
-    result = CliRunner().invoke(make_app(), [typed], env={"COLUMNS": "200"})
+def test_unknown_command_or_option_is_refused_with_a_similar_one(typed: str, text: str) -> None:
+    result = CliRunner().invoke(make_app(), typed.split(), env={"COLUMNS": "200"})
     assert (result.exit_code, text in result.stderr) == (2, True)
 
 

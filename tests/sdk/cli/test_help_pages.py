@@ -55,13 +55,13 @@ def test_page_of_toolbus_has_every_command_in_a_panel_and_fits_on_a_screen() -> 
 def test_commands_that_lack_an_extra_stand_last_with_the_line_that_installs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("toolbus.cli.own_commands.find_spec", lambda _: None)
+    monkeypatch.setattr("toolbus.cli.own_commands._is_installed", lambda _: False)
     text = page("--help", columns=200)
     found = panels(text)
     assert [*found] == [*PANELS, LACKING]
     lacking = {name: own.extras for name, own in OWN_COMMANDS.items() if own.extras}
     assert found[LACKING] == [f"{name} {install_line(of)}" for name, of in lacking.items()]
-    assert "[server,otel]'" in install_line(lacking["demo"])
+    assert "[server,otel,shell]'" in install_line(lacking["demo"])
     assert len(text.splitlines()) <= 45
 
 

@@ -85,7 +85,8 @@ def test_missing_grant_points_to_a_token_with_it(toolbus: CommandLine) -> None:
     made = toolbus.run_here("token", "create", "--name", "eve", "--allow", "other.*")
     outcome = call(toolbus, "words.count", "text=a", "--token", made.out.strip())
     step = (
-        "`toolbus token create --name NAME --allow words.count` creates one that may call this tool"
+        "`toolbus token create --name NAME --allow words.count` creates one that may call this "
+        "tool: give it all grants that the token had, and sign it with --keys FILE where the server"
     )
     assert step in outcome.err
     better = toolbus.run_here("token", "create", "--name", "eve", "--allow", "words.count")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -100,13 +101,20 @@ def test_a_mistake_is_told(arguments: dict[str, Any], error: type[Exception], wo
         assert KEY not in str(own)
 
 
+@pytest.mark.parametrize(
+    ("provider", "module"),
+    [("openai", "openai"), ("anthropic", "anthropic"), ("gemini", "google.genai")],
+)
 def test_a_client_that_is_not_installed_is_told_with_its_extra(
-    monkeypatch: pytest.MonkeyPatch,
+    provider: str, module: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "anthropic", None)
-    monkeypatch.delitem(sys.modules, "toolbus.models.anthropic_client", raising=False)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'toolbus\[anthropic\]'"):
-        open_model("anthropic:claude", api_key=KEY)
+    parent, _, name = module.rpartition(".")
+    if parent:  # a namespace, which other packages bring too
+        monkeypatch.delattr(import_module(parent), name, raising=False)
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.delitem(sys.modules, f"toolbus.models.{provider}_client", raising=False)
+    with pytest.raises(ModuleNotFoundError, match=rf"pip install 'toolbus\[{provider}\]'"):
+        open_model(f"{provider}:some", api_key=KEY)
 
 
 @pytest.mark.parametrize("prefix", ["openai", "anthropic", "gemini"])

@@ -118,6 +118,7 @@ def test_formats_are_checked_and_times_need_no_offset() -> None:
         made.read_arguments({"at": fine})
     for wrong in ("5", "2026-03-04", "2026-13-04T10:00:00", "2026-03-04T25:00:00", "now"):
         assert refusal(made, {"at": wrong})[0] == "/at"
+    assert "for example 2026-01-31T09:30:00" in refusal(made, {"at": "now"})[1]
     lasting = Echo(input_schema={"properties": {"for": {"format": "duration"}}})
     for fine in ("P1D", "PT0.5S", "-P1DT2H", "P2W"):
         lasting.read_arguments({"for": fine})

@@ -80,7 +80,11 @@ def answer_of(person: Person) -> list[Any]:
         ([(KEYS, "o")], [True, "once", None, None, ""]),
         ([(KEYS, "a"), (ALWAYS, "x")], [True, "state", None, None, ""]),
         ([(KEYS, "a"), (ALWAYS, "1")], [True, "state", "ls:*", None, ""]),
-        ([(KEYS, "a"), (ALWAYS, "7"), (KEYS, "o")], [True, "once", None, None, ""]),
+        (
+            [(KEYS, "a"), (ALWAYS, "7"), ("for that press 1 or x", ""), (KEYS, "o")],
+            [True, "once", None, None, ""],
+        ),
+        ([(KEYS, "a"), (ALWAYS, "\n"), (KEYS, "o")], [True, "once", None, None, ""]),
         ([(KEYS, "a"), (ALWAYS, "a"), (KEYS, "o")], [True, "once", None, None, ""]),
         ([(KEYS, "d"), (REASON, "not now\n")], [False, "once", None, None, "not now"]),
         ([(KEYS, "\x04")], [False, "once", None, None, ""]),
@@ -100,6 +104,13 @@ def answer_of(person: Person) -> list[Any]:
         (
             [(KEYS, "e"), (JSON, '{"command": "pwd"}\n'), (KEYS, "a"), (ALWAYS, "x")],
             [True, "state", None, {"command": "pwd"}, ""],
+        ),
+        *(
+            (  # the only choice
+                [(KEYS, "e"), (JSON, '{"command": "pwd"}\n'), (KEYS, "a"), (ALWAYS, key)],
+                [True, "state", None, {"command": "pwd"}, ""],
+            )
+            for key in ("a", "\n")
         ),
     ],
 )

@@ -229,7 +229,7 @@ GIT, NPM = (Rule(behavior="allow", tool="shell.run", match=match) for match in (
 OTHER = Rule(behavior="allow", tool="files.write")
 BROAD = Rule(behavior="allow", tool="shell.*")
 NO_ASK: list[tuple[str, Any, float, str, str]] = [
-    ("nobody to ask", None, 300, "permission_denied", "has no approver"),
+    ("nobody to ask", None, 300, "permission_denied", "--permissions FILE or --mode"),
     ("it raises", Person(KeyError("secret")), 300, "permission_denied", "raised KeyError"),
     ("no terminal", Person(Unavailable("no terminal")), 300, "permission_denied", "no terminal."),
     ("it exits", Person(SystemExit(3)), 300, "permission_denied", "raised RuntimeError"),

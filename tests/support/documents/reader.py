@@ -26,6 +26,8 @@ _RUNS = re.compile(r"^    [\w.]+\.run\(\)$", re.MULTILINE)
 """Hosts until SIGTERM, which it handles."""
 _STAYS = re.compile(r"^ +await room\.closed\(\)$", re.MULTILINE)
 """Stays in the room until SIGTERM, which ends it."""
+_SERVES = re.compile(r"^ +server\.serve_forever\(\)$", re.MULTILINE)
+"""Serves HTTP until SIGTERM, which ends it."""
 _TRACE_PORT = "4318"
 
 
@@ -33,7 +35,9 @@ def is_service(command: str) -> bool:
     """Return whether a command runs until it is terminated."""
     bare = re.sub(r"^(?:\w+=\S+ )+", "", command)
     program = _program(bare)
-    return bare.startswith(_SERVICES) or bool(_RUNS.search(program) or _STAYS.search(program))
+    return bare.startswith(_SERVICES) or any(
+        form.search(program) for form in (_RUNS, _STAYS, _SERVES)
+    )
 
 
 def _program(command: str) -> str:
@@ -97,7 +101,9 @@ class Reader:
         elif "toolbus gateway" in step.command:
             self._listen(step, "7718")
         elif step.prints:
-            self._terminals.start(step.command, step.prints).shows(step.prints)
+            code = -signal.SIGTERM if _SERVES.search(_program(step.command)) else 0
+            started = self._terminals.start(step.command, step.prints, exit_code=code)
+            started.shows(step.prints)
         else:
             url = self._terminals.variables["TOOLBUS_URL"]
             code = -signal.SIGTERM if _STAYS.search(_program(step.command)) else 0

@@ -14,13 +14,12 @@ import shutil
 import signal
 import sys
 from contextlib import suppress
-from importlib.util import find_spec
 from typing import Annotated, NoReturn
 
 import typer
 
 from toolbus.bounded_logging import bounded_logger
-from toolbus.cli.own_commands import install_line
+from toolbus.cli.own_commands import OWN_COMMANDS, install_line
 from toolbus_toolkits.demo.agent_scenes import agent_scene, shell_scene
 from toolbus_toolkits.demo.cluster_processes import ClusterProcesses, redis_program
 from toolbus_toolkits.demo.cluster_scenes import cluster_scenes
@@ -34,13 +33,6 @@ __all__ = ["demo"]
 _SCENE_FAILED = 1
 _USAGE = 2
 _MOST_NODES = 8
-_NEEDED = {
-    "rfc8785": "server",
-    "tree_sitter_bash": "shell",
-    "uvicorn": "otel",
-    "opentelemetry.sdk": "otel",
-    "opentelemetry.exporter.otlp.proto.http": "otel",
-}
 _STOP_SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
@@ -73,8 +65,7 @@ def demo(
     the caller. The calls use real data of this machine. The trace of one call shows three
     processes: caller, server, host. The exit code is 0 only if every scene had the expected result.
     """
-    missing = sorted({extra for module, extra in _NEEDED.items() if not _is_installed(module)})
-    if missing:
+    if missing := OWN_COMMANDS["demo"].missing_extras():
         typer.echo(f"toolbus demo: an extra is missing: {install_line(missing)}", err=True)
         raise typer.Exit(_USAGE)
     if nodes == 1 and redis is not None:
@@ -101,13 +92,6 @@ def demo(
 def _refuse(reason: str) -> NoReturn:
     typer.echo(f"toolbus demo: {reason}", err=True)
     raise typer.Exit(_USAGE)
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return find_spec(module) is not None
-    except ModuleNotFoundError:  # its parent package is missing
-        return False
 
 
 async def _run(output: SceneOutput, *, keep: bool, cluster: ClusterProcesses | None = None) -> int:

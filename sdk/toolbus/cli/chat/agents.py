@@ -230,9 +230,10 @@ class LocalAgent:
             raise Interrupted("interrupted", executed=self._executed()) from None
         except ModelError as error:
             executed = self._executed()
-            retryable = error.retryable and executed == "no"
-            failure = ToolFailed(str(error), executed=executed, retryable=retryable)
-            raise with_step(failure, "") from error
+            if executed == "no":
+                failed = Unavailable(str(error), executed="no", retryable=error.retryable)
+                raise with_step(failed, "") from error
+            raise with_step(ToolFailed(str(error), executed=executed), "") from error
         except RoomException:
             raise
         except Exception as error:
@@ -295,9 +296,9 @@ async def find_agent(room: CommandRoom, name: str, participant: str | None) -> T
     shown = one_line(name, 64)
     if not chosen:
         there = [kit.name async for kit in room.toolkits(_ASK) if _ASK in kit.tools]
-        text = "no agent is in the room"
+        text = f"your token shows no agent in room {room.room}"
         if there:
-            text = f"agents in room {room.room}: {listed(there)}"
+            text = f"your token shows these in room {room.room}: {listed(there)}"
         raise NotFound(f"there is no agent {shown} that you can see; {text}")
     owners = listed([agent.full_owner for agent in chosen])
     raise UsageError(f"several have an agent {shown}: choose one with --participant: {owners}")

@@ -36,6 +36,7 @@ _RED = "31"
 _SILENT_S = 1.0
 """Seconds without an event before the terminal shows that it waits."""
 _NO_TERMINAL = (200, 24)
+_FAILURE_CHARS = 2_000
 """The size of what is not a terminal: a log is read in wider windows."""
 
 
@@ -192,6 +193,8 @@ class PipeScreen:
                 self.pause()
                 self.notice("  " * depth + call_line(event, width))
             case "tool_result" if result is not None:
+                # Why a call failed is read to its end; it stays one line.
+                width = width if event.get("state") == "ok" else _FAILURE_CHARS
                 line = result_line(event, result.number, result.took_s, width)
                 self.notice("  " * depth + line)
             case "dropped":

@@ -39,8 +39,8 @@ __all__ = ["AgentRoom", "agent"]
 _DRAIN_S = 60.0
 """More than a host has: an answer takes several requests to a model, and calls of tools."""
 _NO_RULES = (
-    "  note: without --permissions FILE or --mode it calls only tools that are read-only, its own "
-    "and those of owners that it trusts (--trust NAME): "
+    "  note: without --permissions FILE or --mode it calls only read-only tools, and these only of "
+    "itself and of owners that it trusts (--trust NAME): "
 )
 
 

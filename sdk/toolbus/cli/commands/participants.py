@@ -27,8 +27,8 @@ def participants(options: RoomOptions) -> None:
     """List the participants of a room, with a line for each connection.
 
     Needs the grant presence; with agents.use_tools it also shows the toolkits that each name hosts,
-    as far as you can see them. The connection of this command is one of the lines. If a name
-    repeats, the ids of the connections are shown too.
+    on any of its connections, as far as you can see them. The connection of this command is one of
+    the lines. If a name repeats, the ids of the connections are shown too.
     """
     listed, hosted = in_room(options, _list)
     if options.as_json:
@@ -37,6 +37,8 @@ def participants(options: RoomOptions) -> None:
     else:
         rows = [_COLUMNS, *(_row(participant, hosted) for participant in listed)]
         if len({participant.full_name for participant in listed}) < len(listed):
+            # Which of its connections hosts a toolkit is known only to the server.
+            rows[0] = tuple("toolkits of the name" if at == "toolkits" else at for at in _COLUMNS)
             # The ids of the connections, which differ where names repeat, as the second column.
             ids = ("id", *(participant.id for participant in listed))
             rows = [(name, own_id, *rest) for own_id, (name, *rest) in zip(ids, rows, strict=True)]

@@ -83,6 +83,12 @@ _Since = Annotated[
 ]
 
 
+_ONLY_WITH_PATTERNS = (
+    "only tools with patterns of their own compare it, such as shell.run; `toolbus host --policy` "
+    "logs each rule that covers no call"
+)
+
+
 @permissions.callback()
 def _permissions() -> None:
     """Check rule files, and show what they would decide about calls."""
@@ -107,6 +113,8 @@ def _check(
         return
     listed = ", ".join(f"{count[behavior]} {behavior}" for behavior in ("deny", "ask", "allow"))
     typer.echo(f"{one_line(str(file))}: mode {found.mode}; rules: {listed}")
+    if any(rule.match is not None for rule in found.rules):
+        typer.echo(f"  match: {_ONLY_WITH_PATTERNS}")
     for label, texts in (("working directories", found.workdirs), ("trusts", found.trusted_owners)):
         if texts:
             typer.echo(f"  {label}: {', '.join(map(one_line, texts))}")
@@ -136,8 +144,8 @@ def _try(  # noqa: PLR0913 - a parameter for each flag
 ) -> None:
     """Show what a rule file would decide about a call, or about recorded calls. Nothing runs.
 
-    With --url, --room, --token or --context the tool is asked there about this very input. Else the
-    decision is made from flags alone.
+    With --url, --room, --token or --context the tool is asked there about this very input. Else
+    --read-only, --approval and --matches say what the tool would.
     """
     rules = _read(file)
     trial = _Trial(rules, read_only, approval, matches, policy)
@@ -460,4 +468,8 @@ def _show_tally(found: _Tally, calls: int, options: RoomOptions, *, is_asked: bo
 
 def _say_how(*, is_asked: bool) -> None:
     if not is_asked:
-        typer.echo("decided from flags alone; with --room NAME the tool is asked", err=True)
+        text = (
+            "the tool is not known here: what it is was assumed (--read-only, --approval, "
+            "--matches); --room NAME asks it"
+        )
+        typer.echo(text, err=True)

@@ -172,6 +172,7 @@ def test_each_attempt_has_a_line_with_the_host_that_took_it(
     ]
     assert [line["attempt"] for line in tree["lines"]] == [None, 1, None, 2, None]
     assert len({line["connection"] for line in tree["lines"]} - {""}) == 2
+    assert "those of a host that was lost may be lost with it" in tree["notes"][-1]
 
 
 def test_waits_for_a_host_are_one_line_with_their_number(toolbus: CommandLine) -> None:

@@ -53,6 +53,7 @@ SCHEMA: dict[str, Any] = {
     "additionalProperties": False,
     "properties": {
         "order": {"$ref": "#/$defs/Order"},
+        "color": {"anyOf": [{"enum": [7, 8]}, {"type": "null"}]},
         "maybe": {"anyOf": [{"$ref": "#/$defs/Order"}, {"type": "null"}]},
         "shape": {
             "oneOf": [
@@ -134,7 +135,7 @@ def test_tools_show_the_names_and_values_that_a_call_takes(toolbus: CommandLine)
     ("typed", "message"),
     [
         ([f"order.{ANSI}.x=1"], r"order has no field \x1b]0;x\n\u202e: it has item, count, lines"),
-        ([f"{ANSI}.{ANSI}{ANSI}=1"], r"did you mean \x1b]0;x\n\u202e.\x1b]0;x\n\u202e?"),
+        ([f"{ANSI}.{ANSI}x=1"], r"did you mean \x1b]0;x\n\u202e.\x1b]0;x\n\u202e?"),
         ([f"{ANSI}=1"], r"\u202e: '1' does not match object: write '\x1b]0;x\n\u202e.\x1b]0;x\n"),
         ([f"{ANSI}.x=1"], r"\u202e has no field x: it has \x1b]0;x\n\u202e"),
         ([f"{ANSI}.{ANSI}:=x"], r"the value of \x1b]0;x\n\u202e.\x1b]0;x\n\u202e:= is not JSON"),
@@ -223,6 +224,7 @@ def test_without_a_schema_dots_and_brackets_lead_to_parts_too() -> None:
         ("tags[0]x=a", "write an element of a list as tags[0], one more as tags[]"),
         ("order[item]=a", "and a field as order.name"),
         ("tags.x=a", "tags has no fields: it is array of string"),
+        ("lines.item=a", "lines has no fields: it is array of object, write lines[0].item=..."),
         ("order[0]=a", "order has no elements: it is object"),
         ("order.count.x=1", "order.count has no fields: it is integer"),
         ("order.itme=pen", "order has no field itme: did you mean order.item?"),
@@ -245,6 +247,7 @@ def test_without_a_schema_dots_and_brackets_lead_to_parts_too() -> None:
             """write a JSON array, for example tags='["a", "b"]' or 'tags[]=...'; tags:=""",
         ),
         ("rows[0]=a", "for example rows[0]="),
+        ("color=blue", "for example color=7"),
         ("order.next=pen", """write order.next.item=..., or the whole object: order.next:='{"it"""),
         ("free" + ".a" * 50 + "=1", "a has more than 32 levels"),
         ("free" + ".a" * 5_000 + "=1", "a has more than 32 levels"),

@@ -64,8 +64,8 @@ async def test_name_means_one_agent(toolkits: list[ToolkitInfo], owner: str) -> 
             UsageError,
             "--participant: corp/joe, bob",
         ),
-        ([], NotFound, "no agent is in the room"),
-        ([toolkit("helping", "ann")], NotFound, "agents in room main: helping"),
+        ([], NotFound, "your token shows no agent in room main"),
+        ([toolkit("helping", "ann")], NotFound, "your token shows these in room main: helping"),
     ],
 )
 async def test_name_that_means_none_or_several_is_refused(
