@@ -5,6 +5,7 @@ from typing import Final
 __all__ = [
     "CALL_TIMEOUT_S",
     "HEARTBEAT_S",
+    "LISTED_BYTES",
     "LISTED_TOOLS",
     "MAX_BODY_S",
     "MAX_DEFINITION_BYTES",
@@ -30,6 +31,9 @@ HEARTBEAT_S: Final = 10.0
 """Between two progress messages at most: clients end a call that is silent for 30 to 300 s."""
 LISTED_TOOLS: Final = 200
 """Beyond them a list fills the prompt of a model, and it gets a search in its place."""
+LISTED_BYTES: Final = 512 * 1024
+"""Of their definitions, for the same reason. And a list is written while everybody waits, 10 us for
+each word: that of 200 tools may have 50 MiB."""
 TOOLS_TTL_S: Final = 10.0
 """For which a client may use a list again: one that is not told of changes would call tools that
 have gone."""
