@@ -30,6 +30,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 
 from toolbus.auth.grants import is_room_name, is_toolkit_name
 from toolbus.errors import PermissionDenied, RoomException
@@ -186,10 +187,15 @@ class _McpEndpoint:
             except RoomException as error:
                 return _unavailable(error.message, error.retry_after_s or _RETRY_S)
             asker = Asker(member, target)
+            response = _Response(send)
+            refusal: Response | None = None
             if headers.get(_VERSION) in (None, *HANDSHAKE_PROTOCOL_VERSIONS):
-                return await self._of_session(request, asker, headers, scope, receive, send)
-            await self._of_one_request(asker, headers, scope, receive, send)
-            return None
+                chosen = request, asker, headers, scope, receive, response.send
+                refusal = await self._of_session(*chosen)
+            else:
+                await self._of_one_request(asker, headers, scope, receive, response.send)
+            await response.end()
+            return refusal
 
     async def _of_one_request(
         self, asker: Asker, headers: Headers, scope: Scope, receive: Receive, send: Send
@@ -199,7 +205,8 @@ class _McpEndpoint:
             with suppress(RoomException):  # the call itself says what is wrong
                 await asker.member.listing(asker.target)
         ASKER.set(asker)
-        await self._manager.handle_request({**scope, ASKER_KEY: asker}, receive, send)
+        with suppress(ClientDisconnect):
+            await self._manager.handle_request({**scope, ASKER_KEY: asker}, receive, send)
 
     async def _of_session(
         self,
@@ -239,6 +246,29 @@ class _McpEndpoint:
         scope = {**scope, ASKER_KEY: asker}
         await self._manager.handle_request(scope, _replayed(body, receive), send)
         return None
+
+
+class _Response:
+    """Sends a response, whose end waits until the client has read what is before it.
+
+    uvicorn waits before it sends a part, and not after the last one. A client that does not read
+    could else have any number of large responses in memory: none of them would be counted.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._has_end = False
+
+    async def send(self, message: Message) -> None:
+        """Send a part."""
+        if len(message.get("body", b"")) > HIGH_WATER_LIMIT and not message.get("more_body"):
+            message["more_body"] = self._has_end = True
+        await self._send(message)
+
+    async def end(self) -> None:
+        """Send the end. Who made the response has returned, so that it is in memory once."""
+        if self._has_end:
+            await self._send({"type": "http.response.body"})
 
 
 def _target_of(scope: Scope) -> tuple[str, Target] | None:
