@@ -161,6 +161,18 @@ def test_token_in_a_file_readable_by_others_gives_a_warning(
     assert place.read_text().count("\n") == 1
 
 
+def test_token_is_written_to_a_file_for_its_user_alone(toolbus: CommandLine) -> None:
+    command = ("token", "create", "--name", "a", "--preset", "user", "--out")
+    made = toolbus.run_here(*command, "a.jwt")
+    place = toolbus.folder / "a.jwt"
+    assert (made.code, made.out, made.err) == (0, "", "")
+    assert place.stat().st_mode & 0o777 == 0o600
+    assert place.read_text().count(".") == 2
+    refused = toolbus.run_here(*command, "nowhere/a.jwt")
+    assert refused.code == 2
+    assert "nowhere/a.jwt" in refused.err
+
+
 def test_public_keys_create_no_token(toolbus: CommandLine) -> None:
     public = Key.generate(kid="p", iss="us", alg="EdDSA").public_half()
     KeyRing([public]).save(toolbus.folder / "keys.toml")

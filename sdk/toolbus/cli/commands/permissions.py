@@ -469,7 +469,8 @@ def _show_tally(found: _Tally, calls: int, options: RoomOptions, *, is_asked: bo
 def _say_how(*, is_asked: bool) -> None:
     if not is_asked:
         text = (
-            "the tool is not known here: what it is was assumed (--read-only, --approval, "
-            "--matches); --room NAME asks it"
+            "the tool is not known here: without --read-only, --approval and --matches it is "
+            "assumed to change something, to want no approval, and to match what denies or asks; "
+            "--room NAME asks it"
         )
         typer.echo(text, err=True)

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
+from toolbus.atomic_file import write_atomically
 from toolbus.auth.grants import GRANTS, AgentsGrant, ApiScope
 from toolbus.auth.jws import read_header
 from toolbus.auth.keys import KeyRing
@@ -29,7 +30,7 @@ from toolbus.auth.tokens import (
 )
 from toolbus.chunks.json_values import cut, shown
 from toolbus.cli.completion import complete_grant, complete_preset
-from toolbus.cli.error_report import reporting
+from toolbus.cli.error_report import reporting, writing
 from toolbus.cli.suggestions import nearest
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.diagnostics.join_errors import expired_for_s, lifetime_text, read_claims
@@ -126,6 +127,10 @@ def _create(  # noqa: PLR0913 - a parameter for each flag
     role: Annotated[str, typer.Option(help="Role of the participant, visible to others.")] = "user",
     ttl: _Ttl = "1h",
     keys: _KeysFlag = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write the token to this file, which only you can read; print nothing."),
+    ] = None,
     json: _JsonErrors = False,
 ) -> None:
     """Create a token and print only the token."""
@@ -142,9 +147,14 @@ def _create(  # noqa: PLR0913 - a parameter for each flag
             ttl_s = read_duration_s(ttl)
             if not 0 < ttl_s <= MAX_TOKEN_LIFE_S:
                 raise ValueError(f"--ttl {ttl} is not valid: it must be more than 0 and at most 1d")
-            typer.echo(made.to_jwt(key, ttl_s=ttl_s))
+            jwt = made.to_jwt(key, ttl_s=ttl_s)
         except ValueError as error:
             raise UsageError(f"no token was created: {error_text(error)}") from error
+        if out is not None:
+            with writing(out):
+                write_atomically(out, f"{jwt}\n".encode(), mode=0o600)
+            return
+        typer.echo(jwt)
         _warn_if_readable()
 
 
