@@ -7,12 +7,14 @@ __all__ = [
     "HEARTBEAT_S",
     "LISTED_BYTES",
     "LISTED_TOOLS",
+    "MAX_BODY_PARTS",
     "MAX_BODY_S",
     "MAX_DEFINITION_BYTES",
     "MAX_HEADERS",
     "MAX_HEADERS_S",
     "MAX_HEADER_BYTES",
     "MAX_LISTENERS",
+    "MAX_LISTEN_BYTES",
     "MAX_MEMBERS",
     "MAX_NAME_CHARS",
     "MAX_PER_ADDRESS",
@@ -65,5 +67,10 @@ MAX_HEADERS_S: Final = 10.0
 """In which the head of a request arrives: a connection takes a descriptor, which others need."""
 MAX_BODY_S: Final = 60.0
 """In which its body arrives, for the same reason."""
+MAX_BODY_PARTS: Final = 66_000
+"""Objects and lists in it: 4 MiB of them keep all other requests waiting for a second, and take 90
+MB. A call may have 65,536 in its arguments."""
+MAX_LISTEN_BYTES: Final = 64 * 1024
+"""Of the body of a request for changed lists, which is in memory for as long as its stream."""
 MAX_PIPELINED: Final = 16
 """Requests that wait behind one on its connection: 64 KiB of them would take megabytes here."""

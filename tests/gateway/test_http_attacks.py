@@ -16,7 +16,7 @@ from gateway.raw_http import raw_connection
 from toolbus import FileChunk, Toolkit, tool
 from toolbus_gateway import http_protocol
 from toolbus_gateway.http_access import AccessSettings
-from toolbus_gateway.limits import MAX_HEADER_BYTES, MAX_HEADERS, MAX_PIPELINED
+from toolbus_gateway.limits import MAX_BODY_PARTS, MAX_HEADER_BYTES, MAX_HEADERS, MAX_PIPELINED
 
 MIB = 1024 * 1024
 HOST = b"Host: localhost\r\n"
@@ -139,20 +139,33 @@ async def test_a_head_or_trailer_that_is_too_large_ends_its_connection(door: Doo
         assert (await connection.response()).status == 200
 
 
-async def test_a_body_that_is_too_large_is_refused(door: Door) -> None:
+def large_bodies(door: Door) -> list[tuple[bytes, int]]:
+    """Requests with large bodies, and the status of each."""
     body = b"[" + b" " * 4 * MIB + b"]"
     length = b"Content-Length: %d\r\n" % len(body)
     in_chunks = b"%x\r\n%b\r\n" % (len(body), body)  # refused before its end, which may not come
-    for request in (
-        pings(door, body, length),
-        pings(door, body, length, MODERN),
-        pings(door, b"", length),  # refused by its length, before it comes
-        pings(door, in_chunks, CHUNKED),
-        pings(door, in_chunks, CHUNKED, MODERN),
-    ):
+    many = b"[" * (MAX_BODY_PARTS + 1)
+    text = PING.replace(b"}", b',"params":{"\\"":"%b"}}' % many)
+    long = b"Content-Length: %d\r\n" % len(many)
+    listens = b"Mcp-Method: subscriptions/listen\r\nContent-Length: %d\r\n" % len(text)
+    return [
+        (pings(door, body, length), 413),
+        (pings(door, body, length, MODERN), 413),
+        (pings(door, b"", length), 413),  # refused by its length, before it comes
+        (pings(door, in_chunks, CHUNKED), 413),
+        (pings(door, in_chunks, CHUNKED, MODERN), 413),
+        (pings(door, many, long), 413),
+        (pings(door, many, long, MODERN), 413),
+        (pings(door, text, listens, MODERN), 413),
+        (pings(door, text, b"Content-Length: %d\r\n" % len(text)), 200),
+    ]
+
+
+async def test_a_body_that_is_too_large_is_refused(door: Door) -> None:
+    for request, status in large_bodies(door):
         async with asyncio.timeout(60), raw_connection(door.service.url) as connection:
             await connection.send(request)
-            assert (await connection.response()).status == 413
+            assert (await connection.response()).status == status
 
 
 async def test_a_call_whose_body_was_cut_is_not_made(door: Door) -> None:
