@@ -52,22 +52,22 @@ class ToolVisibility:
         self._cached_tools = 0
 
     def listed_tools(
-        self, toolkit: RegisteredToolkit, participant: Participant
+        self, toolkit: RegisteredToolkit, participant: Participant, *, is_gone: bool = False
     ) -> Steps[Tools | None]:
         """Return the tools that a participant may see; None if it may not see the toolkit.
 
-        The result is that of the moment at which it is returned: definition and grants may change
-        between two steps.
+        Of one that is gone these are the tools that it could see until then. The result is that of
+        the moment at which it is returned: definition and grants may change between two steps.
         """
         while True:
-            if not toolkit.is_present or not toolkit.is_visible_to(participant):
+            if toolkit.is_present is is_gone or not toolkit.is_visible_to(participant):
                 return None
             rights, definition = participant.rights, toolkit.serving.definition
             yield from definition.read_steps()
             tools = yield from self._tools(toolkit.name, definition, rights)
             if participant.rights is rights and toolkit.serving.definition is definition:
                 break
-        if not toolkit.is_present or not toolkit.is_visible_to(participant):
+        if toolkit.is_present is is_gone or not toolkit.is_visible_to(participant):
             return None
         if definition.is_name_only and rights.seen_in(toolkit.name).is_empty:
             return None

@@ -406,12 +406,13 @@ async def test_a_subscription_reports_each_change_during_its_walk_once() -> None
     run_steps(walk)
     assert subscriber.sent == []
     room.host(host, "last")
-    await until_received(subscriber, 4)
+    await until_received(subscriber, 5)
     received = [(event.name, event.data["toolkit"]["name"]) for event in subscriber.events]
     assert received == [
         ("toolkit_changed", "b"),
         ("toolkit_added", "a"),
         ("toolkit_removed", "d"),
+        ("toolkit_removed", "h"),
         ("toolkit_added", "last"),
     ]
 
