@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json as json_codec
 import logging
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -244,6 +245,8 @@ async def _serve(settings: GatewaySettings, announce: Callable[[str], None]) -> 
     def on_signal() -> None:
         for number in STOP_SIGNALS:  # the next signal ends the process at once
             loop.remove_signal_handler(number)
+            # Python's own for Ctrl-C raises in any task, also in uvicorn's, which log and go on.
+            signal.signal(number, signal.SIG_DFL)
         stop.set()
 
     for number in STOP_SIGNALS:

@@ -156,9 +156,10 @@ class _McpEndpoint:
         opened = self._app.requests.open(headers.get(_VERSION), headers.get(_METHOD))
         with opened as request:
             send = request.watched(send)
-            refusal = await self._answer(request, headers, scope, receive, send)
-            if refusal is not None:
-                await refusal(scope, receive, send)
+            with suppress(ClientDisconnect):  # before the end of its request
+                refusal = await self._answer(request, headers, scope, receive, send)
+                if refusal is not None:
+                    await refusal(scope, receive, send)
 
     async def _answer(
         self, request: OpenRequest, headers: Headers, scope: Scope, receive: Receive, send: Send
@@ -210,8 +211,6 @@ class _McpEndpoint:
         if scope["method"] == "POST":
             try:
                 body = await _read_body(headers, receive)
-            except ClientDisconnect:
-                return None
             except _TooLarge as error:
                 return PlainTextResponse(f"{error}\n", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
             receive = _replayed(body, receive)

@@ -20,7 +20,7 @@ from mcp.server.streamable_http import REQUEST_CANCELLED
 from mcp.server.subscriptions import ListenHandler, ServerEvent, ToolsListChanged
 from mcp.shared.exceptions import MCPError
 
-from toolbus.errors import RoomException
+from toolbus.errors import RoomException, Unavailable
 from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus_gateway.limits import MAX_LISTENERS, TOOLS_TTL_S
 from toolbus_gateway.listing import Target
@@ -53,15 +53,19 @@ ASKER: ContextVar[Asker] = ContextVar("toolbus_gateway_asker")
 
 
 class RunningCalls:
-    """The calls that another request may cancel, by session and request id."""
+    """The calls that run, by session and request id: another request may cancel one."""
 
     def __init__(self) -> None:
         self._scopes: dict[tuple[Hashable, Hashable], list[CancelScope]] = {}
+        self._have_ended = False
 
     async def run(
         self, key: tuple[Hashable, Hashable], call: Awaitable[types.CallToolResult]
     ) -> types.CallToolResult:
-        """Run a call that `cancel` with its key ends. Raises `MCPError` if that happens."""
+        """Run a call until its result, or until it is cancelled.
+
+        Raises `MCPError` if `cancel` with its key does that; `end_all` gives it a result.
+        """
         scope = CancelScope()
         scopes = self._scopes.setdefault(key, [])
         scopes.append(scope)
@@ -72,12 +76,21 @@ class RunningCalls:
             scopes.remove(scope)
             if not scopes:
                 del self._scopes[key]
+        if self._have_ended:
+            return error_result(Unavailable("the gateway has stopped", executed="maybe"))
         raise MCPError(REQUEST_CANCELLED, "Request cancelled")
 
     def cancel(self, key: tuple[Hashable, Hashable]) -> None:
         """Cancel the call of a key, if it runs here; of an id in use twice nobody knows which."""
         match self._scopes.get(key):
             case [scope]:
+                scope.cancel()
+
+    def end_all(self) -> None:
+        """Cancel all calls, each of which gets a result that says so."""
+        self._have_ended = True
+        for scopes in self._scopes.values():
+            for scope in scopes:
                 scope.cancel()
 
 
@@ -183,8 +196,6 @@ class GatewayServer:
         if ctx.meta is not None and ctx.meta.get("progress_token") is not None:
             progress = ProgressSender(ctx.session.report_progress)
         call = call_tool(asker.member, *found, self._settings, progress)
-        if asker.session is None:
-            return await call
         return await self.running.run((asker.session, ctx.request_id), call)
 
     async def _find(

@@ -61,6 +61,7 @@ class GatewayService:
         self._gateway: GatewayServer | None = None
         self._app: GatewayApp | None = None
         self._connections: Connections | None = None
+        self._pool: MemberPool | None = None
         self._port = settings.port
 
     @property
@@ -75,7 +76,7 @@ class GatewayService:
         settings = self._settings
         listener = _listener(settings.host, settings.port)
         self._port = listener.getsockname()[1]
-        pool = MemberPool(settings.url, Definitions())
+        pool = self._pool = MemberPool(settings.url, Definitions())
         gateway = self._gateway = GatewayServer(_asker_of, settings.calls)
         access = settings.access
         self._app = GatewayApp(pool, gateway, access, has_metrics=settings.has_metrics)
@@ -105,23 +106,36 @@ class GatewayService:
         """Drain, then end.
 
         Streams about changed lists end with their last message, new requests are refused, and
-        those that run may take `drain_s` to end. Only then the connections to rooms close.
+        those that run may take `drain_s` to end. Only then the connections to rooms close, so that
+        those that still run end with an error.
         """
         if self._server is None or self._serving is None:
             return
         assert self._app is not None
         assert self._gateway is not None
+        assert self._pool is not None
         self._app.is_draining = True
         self._gateway.end_listening()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.drain_s):
-                await self._app.requests.wait_idle()
-        if cut := len(self._app.requests.running):
-            _logger.warning("requests that have not ended in time are cut: %d", cut)
+        if not await self._is_idle_within(self._settings.drain_s):
+            running = len(self._app.requests.running)
+            _logger.warning("requests that have not ended in time are cancelled: %d", running)
+            self._gateway.running.end_all()
+            await self._pool.aclose()
+            if not await self._is_idle_within(_CLOSE_S):
+                # uvicorn would cancel their tasks, with a traceback for each.
+                for connection in list(self._server.server_state.connections):
+                    connection.transport.abort()
         self._server.should_exit = True
         await self._serving
         assert self._connections is not None
         await self._connections.abort_handshakes()
+
+    async def _is_idle_within(self, seconds: float) -> bool:
+        assert self._app is not None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._app.requests.wait_idle()
+        return not self._app.requests.running
 
 
 @asynccontextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import signal
 import socket
 import ssl
@@ -17,13 +18,14 @@ import httpx2
 import mcp_types as types
 import pytest
 
-from gateway.conftest import Door, running_gateway
+from gateway.conftest import REVISIONS, Door, running_gateway
 from gateway.raw_http import raw_connection
 from support.clients.certificates import make_pki
 from support.processes.command_line import CommandLine
 from toolbus import Toolkit, tool
 from toolbus_gateway import http_protocol, service
 from toolbus_gateway.http_access import AccessSettings
+from toolbus_gateway.results import ERROR_KEY
 from toolbus_gateway.service import GatewayService, GatewaySettings
 from toolbus_server.testing import TestServer, running_server
 
@@ -104,20 +106,56 @@ async def test_stop_lets_calls_end_and_refuses_new_ones(monkeypatch: pytest.Monk
             await http.get(f"{door.service.url}/healthz")
 
 
-async def test_a_call_that_outlasts_the_drain_is_cancelled() -> None:
+@pytest.mark.parametrize("mode", REVISIONS)
+async def test_a_call_that_outlasts_the_drain_ends_with_a_result(
+    caplog: pytest.LogCaptureFixture, mode: str
+) -> None:
     waiting = Waiting()
     async with (
         running_gateway(drain_s=0.0) as door,
         waiting.hosted(door.server),
+        asyncio.timeout(60),
+    ):
+        async with door.client(mode) as client:
+            call = asyncio.create_task(client.call_tool("words__wait", {}))
+            await waiting.started.wait()
+            await door.service.stop()
+            result = await call
+        await waiting.cancelled.wait()
+    facts = (result.meta or {})[ERROR_KEY]
+    assert (result.is_error, facts["code"], facts["executed"]) == (True, "unavailable", "maybe")
+    lines = [
+        record.getMessage()
+        for record in caplog.records
+        if record.levelno >= logging.WARNING and not record.name.startswith("mcp.client")
+    ]
+    assert lines == ["requests that have not ended in time are cancelled: 1"]
+
+
+@pytest.mark.parametrize("revision", [MODERN, "2025-11-25"])
+async def test_stop_ends_a_request_whose_body_does_not_arrive(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, revision: str
+) -> None:
+    """Its task has no traceback in the log."""
+    monkeypatch.setattr(service, "_CLOSE_S", 0)
+    async with (
+        running_gateway(drain_s=0.0) as door,
+        raw_connection(door.service.url) as unfinished,
         httpx2.AsyncClient(timeout=60) as http,
         asyncio.timeout(60),
     ):
-        call = asyncio.create_task(http.post(door.address(), **waiting_call(door.server)))
-        await waiting.started.wait()
+        whole = request(door.server, "tools/list")
+        await http.post(door.address(), **whole)  # its connection to the room is kept
+        headers = whole["headers"]
+        headers |= {"Host": "localhost", "Content-Type": "application/json", "Content-Length": "9"}
+        headers["Mcp-Protocol-Version"] = revision
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+        await unfinished.send(f"POST /rooms/lab/mcp HTTP/1.1\r\n{head}\r\n".encode())
+        while "in_flight 1" not in (await http.get(f"{door.service.url}/metrics")).text:
+            pass
         await door.service.stop()
-        await waiting.cancelled.wait()
-        with pytest.raises((httpx2.HTTPStatusError, httpx2.TransportError)):
-            (await call).raise_for_status()
+        assert await unfinished.is_closed()
+    assert "Traceback" not in caplog.text
 
 
 async def test_stop_ends_listen_streams_with_their_last_message(door: Door) -> None:
@@ -169,9 +207,17 @@ async def test_an_address_in_use_is_an_error_of_the_start() -> None:
             await GatewayService(settings).start()
 
 
-@pytest.mark.parametrize("is_twice", [False, True], ids=["one signal", "two signals"])
-async def test_the_command_ends_by_signals(tmp_path: Path, is_twice: bool) -> None:
+SIGNALS: dict[str, tuple[list[signal.Signals], int]] = {
+    "one": ([signal.SIGTERM], 0),
+    "two": ([signal.SIGTERM, signal.SIGTERM], -signal.SIGTERM),
+    "Ctrl-C twice": ([signal.SIGINT, signal.SIGINT], -signal.SIGINT),
+}
+
+
+@pytest.mark.parametrize("signals", SIGNALS)
+async def test_the_command_ends_by_signals(tmp_path: Path, signals: str) -> None:
     """One lets the call under way end, whose result arrives; a second one does not."""
+    (first, *second), code = SIGNALS[signals]
     waiting = Waiting()
     async with (
         running_server() as server,
@@ -185,10 +231,10 @@ async def test_the_command_ends_by_signals(tmp_path: Path, is_twice: bool) -> No
             post = http.post(f"{url}/rooms/lab/mcp", **waiting_call(server))
             call = asyncio.create_task(post)
             await waiting.started.wait()
-            running.process.send_signal(signal.SIGTERM)
+            running.process.send_signal(first)
             await is_draining(http, url)
-            if is_twice:
-                running.process.send_signal(signal.SIGTERM)
+            if second:
+                running.process.send_signal(*second)
                 await waiting.cancelled.wait()
                 with pytest.raises(httpx2.TransportError):
                     await call
@@ -196,7 +242,7 @@ async def test_the_command_ends_by_signals(tmp_path: Path, is_twice: bool) -> No
                 waiting.release.set()
                 assert "done" in (await call).text
             outcome = await asyncio.to_thread(running.ended)
-        assert (outcome.code, outcome.err) == (-signal.SIGTERM if is_twice else 0, "")
+        assert (outcome.code, outcome.err) == (code, "")
 
 
 WRONG = {

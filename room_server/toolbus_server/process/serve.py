@@ -261,7 +261,6 @@ def run(
     Raises:
         UsageError: The address is not available.
         NameTaken: Another living node has the name in the settings.
-        KeyboardInterrupt: A second Ctrl-C came.
     """
     _logger.info("file descriptors: at most %d", raise_descriptor_limit())
     with recorded("toolbus-server"):
@@ -374,6 +373,8 @@ async def run_until_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event
 def _on_stop_signal(stop: asyncio.Event) -> None:
     for number in STOP_SIGNALS:  # the next signal ends the process at once
         asyncio.get_running_loop().remove_signal_handler(number)
+        # Python's own for Ctrl-C raises in any task, also in those of a gateway, which go on.
+        signal.signal(number, signal.SIG_DFL)
     stop.set()
 
 
