@@ -30,6 +30,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route, Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 
 from toolbus.auth.grants import is_room_name, is_toolkit_name
 from toolbus.errors import PermissionDenied, RoomException
@@ -42,6 +43,7 @@ from toolbus_gateway.http_access import (
     TooManyRequests,
     bearer_of,
 )
+from toolbus_gateway.limits import MAX_BODY_PARTS, MAX_LISTEN_BYTES
 from toolbus_gateway.listing import Target
 from toolbus_gateway.mcp_server import ASKER, ASKER_KEY, Asker, GatewayServer
 from toolbus_gateway.member_pool import MemberPool, PoolFull
@@ -51,8 +53,12 @@ __all__ = ["GatewayApp"]
 
 _SESSION = "mcp-session-id"
 _VERSION = "mcp-protocol-version"
+_METHOD = "mcp-method"
 _CANCELLED = b"notifications/cancelled"
 _find_method = re.compile(rb'"method"\s*:\s*"([a-z/]{1,40})"').search
+# It matches at each quote, whatever follows: else a body could be read again from each of them.
+# No zero, which only other encodings than UTF-8 have: there a quote may be half of a character.
+_without_texts = re.compile(rb'"[^"\\\0]*(?:\\[^\0][^"\\\0]*)*"?').sub
 _RETRY_S = 1
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _MAX_FIELDS = 16
@@ -147,7 +153,7 @@ class _McpEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
-        opened = self._app.requests.open(headers.get(_VERSION), headers.get("mcp-method"))
+        opened = self._app.requests.open(headers.get(_VERSION), headers.get(_METHOD))
         with opened as request:
             send = request.watched(send)
             with suppress(ClientDisconnect):  # before the end of its request
@@ -187,22 +193,9 @@ class _McpEndpoint:
             except RoomException as error:
                 return _unavailable(error.message, error.retry_after_s or _RETRY_S)
             asker = Asker(member, target)
-            if headers.get(_VERSION) in (None, *HANDSHAKE_PROTOCOL_VERSIONS):
-                return await self._of_session(request, asker, headers, scope, receive, send)
-            await self._of_one_request(asker, headers, scope, receive, send)
-            return None
+            return await self._handle(request, asker, headers, scope, receive, send)
 
-    async def _of_one_request(
-        self, asker: Asker, headers: Headers, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        """Answer a request of 2026-07-28, or of a revision that nobody knows."""
-        if headers.get("mcp-method") == "tools/call":
-            with suppress(RoomException):  # the call itself says what is wrong
-                await asker.member.listing(asker.target)
-        ASKER.set(asker)
-        await self._manager.handle_request({**scope, ASKER_KEY: asker}, receive, send)
-
-    async def _of_session(
+    async def _handle(
         self,
         request: OpenRequest,
         asker: Asker,
@@ -211,19 +204,39 @@ class _McpEndpoint:
         receive: Receive,
         send: Send,
     ) -> Response | None:
-        """Answer a request of 2025-11-25 or older, or return why it is refused.
+        """Let the SDK answer a request, or return why it is refused."""
+        is_of_session = headers.get(_VERSION) in (None, *HANDSHAKE_PROTOCOL_VERSIONS)
+        response = _Response(send)
+        send = response.send
+        if scope["method"] == "POST":
+            try:
+                body = await _read_body(headers, receive)
+            except _TooLarge as error:
+                return PlainTextResponse(f"{error}\n", HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            receive = _replayed(body, receive)
+            if is_of_session:
+                asker, send = self._of_session(request, asker, headers, body, send)
+            elif headers.get(_METHOD) == "tools/call":
+                with suppress(RoomException):  # the call itself says what is wrong
+                    await asker.member.listing(asker.target)
+        elif is_of_session:
+            if scope["method"] == "DELETE":
+                return Response(status_code=HTTPStatus.OK)
+            allowed = {"Allow": "POST, DELETE"}
+            return Response(status_code=HTTPStatus.METHOD_NOT_ALLOWED, headers=allowed)
+        ASKER.set(asker)
+        await self._manager.handle_request({**scope, ASKER_KEY: asker}, receive, send)
+        await response.end()
+        return None
+
+    def _of_session(
+        self, request: OpenRequest, asker: Asker, headers: Headers, body: bytes, send: Send
+    ) -> tuple[Asker, Send]:
+        """Return the asker of a request of 2025-11-25 or older, and what sends its response.
 
         Its server cannot match a `notifications/cancelled` to the call, which is another request:
         the session id that both have, and the id of the call, find it here.
         """
-        if scope["method"] == "DELETE":
-            return Response(status_code=HTTPStatus.OK)
-        if scope["method"] != "POST":
-            allowed = {"Allow": "POST, DELETE"}
-            return Response(status_code=HTTPStatus.METHOD_NOT_ALLOWED, headers=allowed)
-        body = await _read_body(headers, receive)
-        if body is None:
-            return Response(status_code=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         # The first of that name: for the metrics, which take any text, it is near enough.
         if request.method is None and (method := _find_method(body)) is not None:
             request.method = method[1].decode()
@@ -234,9 +247,30 @@ class _McpEndpoint:
                 self._server.running.cancel((asker.session, cancelled))
         elif _VERSION not in headers:  # as the first request of a session
             send = _with_session(send)
-        scope = {**scope, ASKER_KEY: asker}
-        await self._manager.handle_request(scope, _replayed(body, receive), send)
-        return None
+        return asker, send
+
+
+class _Response:
+    """Sends a response, whose end waits until the client has read what is before it.
+
+    uvicorn waits before it sends a part, and not after the last one. A client that does not read
+    could else have any number of large responses in memory: none of them would be counted.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._has_end = False
+
+    async def send(self, message: Message) -> None:
+        """Send a part."""
+        if len(message.get("body", b"")) > HIGH_WATER_LIMIT and not message.get("more_body"):
+            message["more_body"] = self._has_end = True
+        await self._send(message)
+
+    async def end(self) -> None:
+        """Send the end. Who made the response has returned, so that it is in memory once."""
+        if self._has_end:
+            await self._send({"type": "http.response.body"})
 
 
 def _target_of(scope: Scope) -> tuple[str, Target] | None:
@@ -262,24 +296,37 @@ def _unavailable(text: str, retry_s: float, headers: Mapping[str, str] = _NO_HEA
     return PlainTextResponse(f"{text}\n", HTTPStatus.SERVICE_UNAVAILABLE, headers)
 
 
-async def _read_body(headers: Headers, receive: Receive) -> bytes | None:
-    """Return the body of a request; None if it is too large.
+class _TooLarge(Exception):
+    """The body of a request is."""
 
-    Raises `ClientDisconnect` if the client closes before its end.
+
+async def _read_body(headers: Headers, receive: Receive) -> bytes:
+    """Return the body of a request.
+
+    Raises `ClientDisconnect` if the client closes before its end, and `_TooLarge`.
     """
-    announced = headers.get("content-length", "0")
-    if int(announced) > DEFAULT_MAX_REQUEST_BODY_SIZE:  # a number: the parser has checked it
-        return None
+    limit = DEFAULT_MAX_REQUEST_BODY_SIZE
+    if headers.get(_METHOD) == "subscriptions/listen":
+        limit = MAX_LISTEN_BYTES
+    size = int(headers.get("content-length", "0"))  # a number: the parser has checked it
     body = bytearray()
-    while True:
+    has_more = True
+    while has_more and size <= limit:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
         body += message.get("body", b"")
-        if len(body) > DEFAULT_MAX_REQUEST_BODY_SIZE:
-            return None
-        if not message.get("more_body", False):
-            return bytes(body)
+        size = len(body)
+        has_more = message.get("more_body", False)
+    if size > limit:
+        raise _TooLarge(f"a body here has at most {limit:,} bytes")
+    if _parts_of(body) > MAX_BODY_PARTS and _parts_of(_without_texts(b"", body)) > MAX_BODY_PARTS:
+        raise _TooLarge(f"a body has at most {MAX_BODY_PARTS:,} objects and lists")
+    return bytes(body)
+
+
+def _parts_of(body: bytes | bytearray) -> int:
+    return body.count(b"[") + body.count(b"{")
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

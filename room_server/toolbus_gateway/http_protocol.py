@@ -7,13 +7,18 @@ lengths, a length beside chunks, folded headers, bare line ends. Here is what it
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
+import ssl
 from collections import Counter
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, NoReturn
 
 import httptools
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
 from toolbus.transport.client_addresses import TrustedProxies, address_of
@@ -37,9 +42,19 @@ class Connections:
     Args:
         max_per_address: The requests of one address at a time; 0 for any number.
         trusted_proxies: Networks.
+        tls: The certificate; None for plain TCP. The listening socket has none: it would report a
+            connection only after its handshake, so that half-open ones would count for no address,
+            each with 300 KiB for a minute.
     """
 
-    def __init__(self, max_per_address: int, trusted_proxies: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        max_per_address: int,
+        trusted_proxies: tuple[str, ...],
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.tls = tls
+        self._handshakes: dict[asyncio.Task[None], socket.socket] = {}
         self._limit = max_per_address and max_per_address + _REFUSED_CONNECTIONS
         self._proxies = TrustedProxies(trusted_proxies)
         self._counts: Counter[str] = Counter()
@@ -60,6 +75,40 @@ class Connections:
             self._counts[address] -= 1
             if not self._counts[address]:
                 del self._counts[address]
+
+    def begin_tls(self, protocol: BoundedHttpProtocol, transport: asyncio.Transport) -> None:
+        """Begin the handshake of an accepted connection, which then gets another transport."""
+        assert self.tls is not None
+        # The socket goes to a new transport: this one may read the first bytes.
+        transport.set_protocol(asyncio.Protocol())
+        try:
+            accepted = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
+        except OSError as error:  # no descriptor is left
+            protocol.connection_lost(error)
+            return
+        finally:
+            transport.abort()
+        task = asyncio.create_task(self._shake_hands(self.tls, protocol, accepted))
+        self._handshakes[task] = accepted
+        task.add_done_callback(self._handshakes.pop)
+
+    async def _shake_hands(
+        self, tls: ssl.SSLContext, protocol: BoundedHttpProtocol, accepted: socket.socket
+    ) -> None:
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: protocol, accepted, ssl=tls, ssl_handshake_timeout=MAX_HEADERS_S
+            )
+        except OSError as error:  # as are those of TLS, and a handshake that took too long
+            protocol.connection_lost(error)
+
+    async def abort_handshakes(self) -> None:
+        """Close the connections whose handshake has not ended."""
+        for accepted in self._handshakes.values():
+            with suppress(OSError):  # the client has closed it
+                accepted.shutdown(socket.SHUT_RDWR)
+        if self._handshakes:
+            await asyncio.wait(self._handshakes)
 
 
 class _Refused(Exception):
@@ -85,6 +134,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._counts = connections
         self._counted_as: str | None = None
+        self._has_begun = False
         self._refusal = HTTPStatus.BAD_REQUEST, "This is not a request of HTTP/1.1."
         self._header_bytes = 0
         self._silent_bytes = 0
@@ -96,18 +146,26 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """The requests that may not have their response yet."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin; a connection without a request has a time too."""
-        super().connection_made(transport)
-        self._counted_as = self._counts.add(self.client[0] if self.client else "")
+        """Begin; a connection without a request has a time too. Called again after a handshake."""
         if self._counted_as is None:
-            transport.abort()
-        else:
-            self._watch()
+            peer = get_remote_addr(transport)
+            self._counted_as = self._counts.add(peer[0] if peer else "")
+            if self._counted_as is None:
+                transport.abort()
+                return
+            if self._counts.tls is not None:
+                self._counts.begin_tls(self, transport)
+                return
+        self._has_begun = True
+        super().connection_made(transport)
+        self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
         if self._counted_as is not None:
             self._counts.remove(self._counted_as)
+        if not self._has_begun:
+            return
         self._reads_headers = self._reads_body = False
         self._watch()
         for cycle in self._cycles:  # uvicorn does so for the last one alone

@@ -5,7 +5,9 @@ from typing import Final
 __all__ = [
     "CALL_TIMEOUT_S",
     "HEARTBEAT_S",
+    "LISTED_BYTES",
     "LISTED_TOOLS",
+    "MAX_BODY_PARTS",
     "MAX_BODY_S",
     "MAX_DEFINITION_BYTES",
     "MAX_GONE_TOOLS",
@@ -13,6 +15,7 @@ __all__ = [
     "MAX_HEADERS_S",
     "MAX_HEADER_BYTES",
     "MAX_LISTENERS",
+    "MAX_LISTEN_BYTES",
     "MAX_MEMBERS",
     "MAX_NAME_CHARS",
     "MAX_PER_ADDRESS",
@@ -31,6 +34,9 @@ HEARTBEAT_S: Final = 10.0
 """Between two progress messages at most: clients end a call that is silent for 30 to 300 s."""
 LISTED_TOOLS: Final = 200
 """Beyond them a list fills the prompt of a model, and it gets a search in its place."""
+LISTED_BYTES: Final = 512 * 1024
+"""Of their definitions, for the same reason. And a list is written while everybody waits, 10 us for
+each word: that of 200 tools may have 50 MiB."""
 TOOLS_TTL_S: Final = 10.0
 """For which a client may use a list again: one that is not told of changes would call tools that
 have gone."""
@@ -64,5 +70,10 @@ MAX_HEADERS_S: Final = 10.0
 """In which the head of a request arrives: a connection takes a descriptor, which others need."""
 MAX_BODY_S: Final = 60.0
 """In which its body arrives, for the same reason."""
+MAX_BODY_PARTS: Final = 66_000
+"""Objects and lists in it: 4 MiB of them keep all other requests waiting for a second, and take 90
+MB. A call may have 65,536 in its arguments."""
+MAX_LISTEN_BYTES: Final = 64 * 1024
+"""Of the body of a request for changed lists, which is in memory for as long as its stream."""
 MAX_PIPELINED: Final = 16
 """Requests that wait behind one on its connection: 64 KiB of them would take megabytes here."""

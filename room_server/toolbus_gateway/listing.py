@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
 
-from toolbus_gateway.limits import LISTED_TOOLS
+from toolbus_gateway.limits import LISTED_BYTES, LISTED_TOOLS
 from toolbus_gateway.names import listed_name, own_name
 from toolbus_gateway.tool_definitions import ToolDefinition
 
@@ -69,11 +69,9 @@ class Listing:
         """By name, in the order of the names."""
         self.answers: dict[str, dict[str, Any]] = {}
         """Results of `tools/list` by revision, as they were sent. Not to be changed."""
-
-    @property
-    def is_searched(self) -> bool:
-        """Whether there are so many tools that a search is listed in their place."""
-        return len(self.tools) > LISTED_TOOLS
+        size = sum(tool.definition.bytes for tool in self.tools.values())
+        self.is_searched: bool = len(self.tools) > LISTED_TOOLS or size > LISTED_BYTES
+        """Whether there is so much that a search is listed in its place."""
 
     @cached_property
     def wire(self) -> list[dict[str, Any]]:

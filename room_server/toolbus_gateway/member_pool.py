@@ -16,6 +16,7 @@ from hashlib import sha256
 from typing import Any
 
 from toolbus.auth.token_limits import MAX_JWT_BYTES
+from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency.tasks import retrieve_error
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
 from toolbus.room.room_client import RoomClient
@@ -25,6 +26,8 @@ from toolbus_gateway.limits import MAX_MEMBERS, MAX_REFUSED, MEMBER_IDLE_S, REFU
 from toolbus_gateway.member import Member
 
 __all__ = ["MemberPool", "PoolFull"]
+
+_logger = bounded_logger(__name__)
 
 
 class PoolFull(Exception):
@@ -172,7 +175,7 @@ class MemberPool:
         """Open a connection, and close it once it has ended or this task is cancelled."""
         member: Member | None = None
         try:
-            await client.connect()
+            await _connect(client)
             with suppress(RoomException):  # for people to see; nothing depends on it
                 await client.set_attributes(via="gateway")
             member = Member(client, self._definitions)
@@ -224,3 +227,12 @@ class MemberPool:
                 break
             self._drop(key)
         self._sweep_later()
+
+
+async def _connect(client: RoomClient) -> None:
+    """Open a connection. Raises `RoomException`."""
+    try:
+        await client.connect()
+    except ValueError as error:  # such as a context of this user that there is no more
+        _logger.error("no room can be joined with the settings here: %s", error)
+        raise Unavailable("the gateway has wrong settings: see its log", executed="no") from error

@@ -60,6 +60,7 @@ class GatewayService:
         self._serving: asyncio.Task[None] | None = None
         self._gateway: GatewayServer | None = None
         self._app: GatewayApp | None = None
+        self._connections: Connections | None = None
         self._pool: MemberPool | None = None
         self._port = settings.port
 
@@ -78,9 +79,9 @@ class GatewayService:
         pool = self._pool = MemberPool(settings.url, Definitions())
         gateway = self._gateway = GatewayServer(_asker_of, settings.calls)
         access = settings.access
-        tls = settings.tls
         self._app = GatewayApp(pool, gateway, access, has_metrics=settings.has_metrics)
-        connections = Connections(access.max_per_address, access.trusted_proxies)
+        connections = Connections(access.max_per_address, access.trusted_proxies, settings.tls)
+        self._connections = connections
         # uvicorn warns of each request that is not HTTP: anybody could fill the log.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # noqa: TID251 - not ours
         config = uvicorn.Config(
@@ -95,7 +96,6 @@ class GatewayService:
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            ssl_context_factory=None if tls is None else lambda *_: tls,
             timeout_graceful_shutdown=_CLOSE_S,
         )
         self._server = _Server(config)
@@ -127,6 +127,8 @@ class GatewayService:
                     connection.transport.abort()
         self._server.should_exit = True
         await self._serving
+        assert self._connections is not None
+        await self._connections.abort_handshakes()
 
     async def _is_idle_within(self, seconds: float) -> bool:
         assert self._app is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,8 @@ class ToolDefinition:
     tool: str
     body: dict[str, Any]
     """The tool in the form of MCP, without its name. Not to be changed."""
+    bytes: int
+    """The length of `body` as JSON."""
     about: str
     """What its toolkit says about itself, for a search."""
     is_streaming: bool
@@ -42,10 +45,12 @@ class ToolDefinition:
     def of(cls, toolkit: ToolkitManifest, tool: ToolManifest) -> ToolDefinition:
         """Make the definition of a tool."""
         output = OutputSchema(None) if tool.streaming else output_schema(tool.output_schema)
+        body = _body(toolkit, tool, output.schema)
         return cls(
             toolkit.name,
             tool.name,
-            _body(toolkit, tool, output.schema),
+            body,
+            len(json.dumps(body)),
             f"{toolkit.title} {toolkit.description}"[:_ABOUT_CHARS],
             is_streaming=tool.streaming,
             is_of_agent=is_of_agent(tool.name, toolkit.annotations),

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from mcp_types import CLIENT_CAPABILITIES_META_KEY, PROTOCOL_VERSION_META_KEY
 
 from gateway.conftest import Door, running_gateway
 from gateway.raw_http import raw_connection
-from toolbus import Toolkit, tool
+from toolbus import FileChunk, Toolkit, tool
 from toolbus_gateway import http_protocol
 from toolbus_gateway.http_access import AccessSettings
-from toolbus_gateway.limits import MAX_HEADER_BYTES, MAX_HEADERS, MAX_PIPELINED
+from toolbus_gateway.limits import MAX_BODY_PARTS, MAX_HEADER_BYTES, MAX_HEADERS, MAX_PIPELINED
 
 MIB = 1024 * 1024
 HOST = b"Host: localhost\r\n"
@@ -22,6 +24,7 @@ GET = b"GET /healthz HTTP/1.1\r\n" + HOST
 POST = b"POST /rooms/lab/mcp HTTP/1.1\r\n" + HOST
 CHUNKED = b"Transfer-Encoding: chunked\r\n"
 END = b"\r\n"
+MODERN = b"Mcp-Protocol-Version: 2026-07-28\r\n"
 
 
 def pings(door: Door, body: bytes, *headers: bytes, name: str = "alice") -> bytes:
@@ -136,21 +139,33 @@ async def test_a_head_or_trailer_that_is_too_large_ends_its_connection(door: Doo
         assert (await connection.response()).status == 200
 
 
-async def test_a_body_that_is_too_large_is_refused(door: Door) -> None:
+def large_bodies(door: Door) -> list[tuple[bytes, int]]:
+    """Requests with large bodies, and the status of each."""
     body = b"[" + b" " * 4 * MIB + b"]"
     length = b"Content-Length: %d\r\n" % len(body)
     in_chunks = b"%x\r\n%b\r\n" % (len(body), body)  # refused before its end, which may not come
-    modern = b"Mcp-Protocol-Version: 2026-07-28\r\n"
-    for request in (
-        pings(door, body, length),
-        pings(door, body, length, modern),
-        pings(door, b"", length),  # refused by its length, before it comes
-        pings(door, in_chunks, CHUNKED),
-        pings(door, in_chunks, CHUNKED, modern),
-    ):
+    many = b"[" * (MAX_BODY_PARTS + 1)
+    text = PING.replace(b"}", b',"params":{"\\"":"%b"}}' % many)
+    long = b"Content-Length: %d\r\n" % len(many)
+    listens = b"Mcp-Method: subscriptions/listen\r\nContent-Length: %d\r\n" % len(text)
+    return [
+        (pings(door, body, length), 413),
+        (pings(door, body, length, MODERN), 413),
+        (pings(door, b"", length), 413),  # refused by its length, before it comes
+        (pings(door, in_chunks, CHUNKED), 413),
+        (pings(door, in_chunks, CHUNKED, MODERN), 413),
+        (pings(door, many, long), 413),
+        (pings(door, many, long, MODERN), 413),
+        (pings(door, text, listens, MODERN), 413),
+        (pings(door, text, b"Content-Length: %d\r\n" % len(text)), 200),
+    ]
+
+
+async def test_a_body_that_is_too_large_is_refused(door: Door) -> None:
+    for request, status in large_bodies(door):
         async with asyncio.timeout(60), raw_connection(door.service.url) as connection:
             await connection.send(request)
-            assert (await connection.response()).status == 413
+            assert (await connection.response()).status == status
 
 
 async def test_a_call_whose_body_was_cut_is_not_made(door: Door) -> None:
@@ -188,8 +203,12 @@ async def impatient(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Door]:
         yield opened
 
 
-async def test_requests_that_arrive_slowly_end_their_connection(impatient: Door) -> None:
+async def test_requests_that_arrive_slowly_end_their_connection(
+    impatient: Door, caplog: pytest.LogCaptureFixture
+) -> None:
+    length = b"Content-Length: 9\r\n"
     beginnings = {
+        "a part of a body of 2026-07-28": pings(impatient, b"ab", length, MODERN),
         "nothing": b"",
         "line ends": b"\r\n\r\n",
         "a part of the head": GET,
@@ -207,6 +226,7 @@ async def test_requests_that_arrive_slowly_end_their_connection(impatient: Door)
             except asyncio.IncompleteReadError:
                 pass
             assert statuses[-1] in (401, 408), (name, statuses)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 @pytest.mark.parametrize(
@@ -258,6 +278,32 @@ async def test_a_flood_of_pipelined_requests_ends_the_connection(door: Door) -> 
         await connection.send((GET + END) * (MAX_PIPELINED + 2))
         assert await connection.is_closed()
         await ended.wait()  # the call was that of the closed connection
+
+
+async def test_a_response_that_is_not_read_is_a_request_that_has_not_ended() -> None:
+    @tool
+    async def large() -> FileChunk:
+        return FileChunk(b"x" * 7 * MIB, "a.txt", "text/plain")
+
+    meta = {PROTOCOL_VERSION_META_KEY: "2026-07-28", CLIENT_CAPABILITIES_META_KEY: {}}
+    params: dict[str, Any] = {"name": "words__large", "arguments": {}, "_meta": meta}
+    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
+    headers = (
+        b"Mcp-Protocol-Version: 2026-07-28\r\nMcp-Method: tools/call\r\nMcp-Name: words__large"
+    )
+    length = b"\r\nContent-Length: %d\r\n" % len(body)
+    async with (
+        running_gateway(access=AccessSettings(max_per_address=1)) as door,
+        door.server.room("host") as host,
+        host.host(Toolkit("words", [large])),
+        asyncio.timeout(60),
+        raw_connection(door.service.url) as first,
+        raw_connection(door.service.url) as second,
+    ):
+        await first.send(pings(door, body.encode(), headers, length))
+        await first.reader.readuntil(END + END)
+        await second.send(pings(door, PING, b"Content-Length: %d\r\n" % len(PING)))
+        assert (await second.response()).status == 429
 
 
 async def test_connections_of_one_address_beyond_its_requests_are_dropped(

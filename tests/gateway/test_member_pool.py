@@ -192,6 +192,16 @@ async def test_a_malformed_token_reaches_no_server(token: str) -> None:
         assert scripted.asked == len(pool) == 0
 
 
+async def test_wrong_settings_of_the_gateway_are_in_its_log(
+    server: TestServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("TOOLBUS_CONTEXT", "gone")
+    async with pool_of(server.url) as pool:
+        with pytest.raises(Unavailable, match="wrong settings"):
+            await member_of(pool, server.token("ann"))
+    assert "gone" in caplog.text
+
+
 async def test_an_opening_that_nobody_waits_for_is_given_up(server: TestServer) -> None:
     token = server.token("alice")
     async with ScriptedServer(None) as scripted, pool_of(scripted.url) as pool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import tracemalloc
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
@@ -31,6 +32,7 @@ from toolbus import (
     tool,
 )
 from toolbus.wire import ToolkitManifest, ToolManifest
+from toolbus_gateway.limits import MAX_RESULT_BYTES
 from toolbus_gateway.results import ResultWriter, error_result
 from toolbus_gateway.tool_calls import CallSettings
 from toolbus_gateway.tool_definitions import ToolDefinition
@@ -167,7 +169,16 @@ async def test_chunk_becomes_content(
         (JsonChunk({"a": 1}), {"type": ["object", "null"]}, {"result": {"a": 1}}),
         (MixedChunk((TextChunk("x"), JsonChunk([1]))), {"type": "array"}, {"result": [1]}),
         (FileChunk(b"[1]", "result.json", "application/json"), {"type": "array"}, {"result": [1]}),
-        (FileChunk(b"[", "result.json", "application/json"), {"type": "array"}, None),
+        *(
+            (FileChunk(data, "result.json", "application/json"), {"type": "array"}, None)
+            for data in (
+                b"[",
+                "[1]".encode("utf-16"),
+                b'["\\ud800"]',
+                b"[NaN]",
+                b"[" * 99 + b"]" * 99,
+            )
+        ),
         (LinkChunk("urn:x:y"), {"type": "array"}, None),
         (JsonChunk([str(2**64)], ("/0",)), {"type": "array", "items": {"type": "integer"}}, None),
     ],
@@ -181,6 +192,16 @@ async def test_result_has_what_clients_check_or_is_an_error_of_a_tool_that_ran(
     if structured is None:
         error = result["_meta"]["toolbus/error"]
         assert (error["code"], error["executed"]) == ("invalid_result", "yes")
+
+
+@pytest.mark.parametrize("text", ["[]," * 20_000 + "[]", "0," * 250_000 + "0"])
+async def test_json_of_very_many_parts_is_text_alone(text: str) -> None:
+    found = JsonChunk(json.loads(f"[{text}]"))
+    for chunk in (found, FileChunk(f"[{text}]".encode(), "result.json", "application/json")):
+        writer = ResultWriter(definition({"type": "array"}), MAX_RESULT_BYTES)
+        await writer.add(chunk)
+        result = writer.result()
+        assert (len(result.content), result.structured_content, result.is_error) == (2, None, True)
 
 
 async def test_places_that_json_cannot_carry_are_named() -> None:

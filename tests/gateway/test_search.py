@@ -16,7 +16,7 @@ from mcp.shared.exceptions import MCPError
 from gateway.conftest import REVISIONS, Door
 from toolbus import Tool, ToolContext, Toolkit, tool
 from toolbus.wire import ToolkitManifest, ToolManifest
-from toolbus_gateway.limits import LISTED_TOOLS
+from toolbus_gateway.limits import LISTED_BYTES, LISTED_TOOLS
 from toolbus_gateway.listing import Listing, Target
 from toolbus_gateway.names import listed_name
 from toolbus_gateway.search import ToolSearches
@@ -154,6 +154,13 @@ async def _listed(client: Client, names: list[str]) -> None:
 
 async def nothing(_: str) -> None:
     """Find no tool that is not listed."""
+
+
+@pytest.mark.parametrize(("size", "is_searched"), [(1, False), (LISTED_BYTES, True)])
+def test_large_definitions_are_searched_too(size: int, is_searched: bool) -> None:
+    tool = ToolManifest(name="t", input_schema={"description": "x" * size})
+    definition = ToolDefinition.of(ToolkitManifest(name="kit", tools=(tool,)), tool)
+    assert Listing([definition], Target()).is_searched is is_searched
 
 
 async def test_search_ends_with_its_listing() -> None:

@@ -23,7 +23,8 @@ from gateway.raw_http import raw_connection
 from support.clients.certificates import make_pki
 from support.processes.command_line import CommandLine
 from toolbus import Toolkit, tool
-from toolbus_gateway import service
+from toolbus_gateway import http_protocol, service
+from toolbus_gateway.http_access import AccessSettings
 from toolbus_gateway.results import ERROR_KEY
 from toolbus_gateway.service import GatewayService, GatewaySettings
 from toolbus_server.testing import TestServer, running_server
@@ -173,16 +174,29 @@ async def test_stop_ends_listen_streams_with_their_last_message(door: Door) -> N
         assert (message["id"], "result" in message) == (1, True)
 
 
-async def test_with_a_certificate_it_speaks_tls(tmp_path: Path) -> None:
+async def test_with_a_certificate_it_speaks_tls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half-open connections count for their address, and end."""
+    monkeypatch.setattr(http_protocol, "_REFUSED_CONNECTIONS", 1)
+    monkeypatch.setattr(http_protocol, "MAX_HEADERS_S", 0.5)
     pki = make_pki(tmp_path)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(pki.cert, pki.key)
     trusting = ssl.create_default_context(cafile=pki.authority)
     async with (
-        running_gateway(tls=context) as door,
+        asyncio.timeout(60),
+        running_gateway(tls=context, access=AccessSettings(max_per_address=1)) as door,
         httpx2.AsyncClient(timeout=60, verify=trusting) as http,
     ):
         assert door.service.url.startswith("https://")
+        async with (
+            raw_connection(door.service.url) as first,
+            raw_connection(door.service.url),
+            raw_connection(door.service.url) as third,
+        ):
+            assert await third.is_closed()
+            assert await first.is_closed()
         assert (await http.get(f"{door.service.url}/healthz")).text == "ok\n"
 
 
