@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires
 from typing import Annotated, Any, TypeAlias
 
@@ -26,6 +26,7 @@ from toolbus.cli.own_commands import (
     MOVED_COMMANDS,
     OWN_COMMANDS,
     PANELS,
+    OwnCommand,
     install_line,
     with_install_line,
 )
@@ -57,7 +58,7 @@ def main(on_command: Callable[[], None] | None = None) -> None:
         extra = missing_extra(error)
         if extra is None:
             raise
-        typer.echo(f"toolbus: {_to_install(error, extra)}", err=True)
+        typer.echo(f"toolbus: {_to_install(error, [extra])}", err=True)
         raise SystemExit(ExitCode.USAGE) from error
     except StdoutError as error:  # of a command that has no `reporting`
         report(error, as_json=False, local=True)
@@ -178,12 +179,11 @@ class CommandGroup(TyperGroup):
         if name not in self._imported:
             own = OWN_COMMANDS.get(name)
             if own is not None:
-                entry = EntryPoint(name, own.place, COMMANDS)
+                self._imported[name] = _load(EntryPoint(name, own.place, COMMANDS), own)
             elif name in self._other_commands():
-                entry = self._other_commands()[name]
+                self._imported[name] = _load(self._other_commands()[name])
             else:
                 return None
-            self._imported[name] = _load(entry)
             _prepare_options(self._imported[name], ctx)
         return self._imported[name]
 
@@ -228,7 +228,7 @@ def _explain_unknown_option(error: Any) -> None:
         error.message += f"; an argument of the tool is written NAME=VALUE: {argument}=..."
 
 
-def _load(entry: EntryPoint) -> _Command:
+def _load(entry: EntryPoint, own: OwnCommand | None = None) -> _Command:
     try:
         return _as_command(entry.name, entry.load())
     except (Exception, SystemExit) as error:  # of another package: must not break our commands
@@ -237,7 +237,11 @@ def _load(entry: EntryPoint) -> _Command:
             # A package that names its extra itself is right about it.
             text = with_install_line(str(error))
         elif isinstance(error, ModuleNotFoundError):
-            text = _to_install(error, missing_extra(error))
+            extra = missing_extra(error)
+            extras = [] if extra is None else [extra]
+            if own is not None and extra is None:  # a package that those of an extra need
+                extras = own.missing_extras() or list(own.extras)
+            text = _to_install(error, extras)
         return _unavailable(entry.name, text)
 
 
@@ -299,8 +303,6 @@ def missing_extra(error: ModuleNotFoundError) -> str | None:
     return None
 
 
-def _to_install(error: ModuleNotFoundError, extra: str | None) -> str:
+def _to_install(error: ModuleNotFoundError, extras: Sequence[str]) -> str:
     text = f"{error.name} is missing"
-    if extra is None:
-        return text
-    return f"{text}: {install_line([extra])}"
+    return f"{text}: {install_line(extras)}" if extras else text

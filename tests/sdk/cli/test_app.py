@@ -287,6 +287,15 @@ def test_toolkit_that_lacks_its_extra_is_reported_with_the_line_that_installs_it
     assert (outcome.code, install_line(["shell"]) in outcome.err) == (code, True), outcome.err
 
 
+@pytest.mark.parametrize("command", ["mcp", "gateway"])
+def test_command_that_lacks_a_package_of_no_extra_names_its_own_extra(
+    command: str, tmp_path: Path
+) -> None:
+    outcome = without("anyio", tmp_path).run(command)
+    assert outcome.code == 2
+    assert outcome.err == f"toolbus {command}: anyio is missing: {install_line(['gateway'])}\n"
+
+
 @pytest.mark.parametrize("package", ["packaging", "rfc8785", "redis", "hiredis"])
 def test_server_without_its_extra_names_the_extra(package: str, tmp_path: Path) -> None:
     options = ["--dev", "--port", "0", "--redis", "redis://127.0.0.1:1"]
