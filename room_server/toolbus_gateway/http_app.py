@@ -46,6 +46,7 @@ from toolbus_gateway.listing import Target
 from toolbus_gateway.mcp_server import ASKER, ASKER_KEY, Asker, GatewayServer
 from toolbus_gateway.member_pool import MemberPool, PoolFull
 from toolbus_gateway.metrics import GatewayMetrics, OpenRequest, Requests
+from toolbus_gateway.results import shown_error
 
 __all__ = ["GatewayApp"]
 
@@ -185,7 +186,7 @@ class _McpEndpoint:
             except PoolFull:
                 return _unavailable("all connections are in use", _RETRY_S)
             except RoomException as error:
-                return _unavailable(error.message, error.retry_after_s or _RETRY_S)
+                return _unavailable(shown_error(error).message, error.retry_after_s or _RETRY_S)
             asker = Asker(member, target)
             if headers.get(_VERSION) in (None, *HANDSHAKE_PROTOCOL_VERSIONS):
                 return await self._of_session(request, asker, headers, scope, receive, send)
@@ -196,7 +197,8 @@ class _McpEndpoint:
         self, asker: Asker, headers: Headers, scope: Scope, receive: Receive, send: Send
     ) -> None:
         """Answer a request of 2026-07-28, or of a revision that nobody knows."""
-        if headers.get("mcp-method") == "tools/call":
+        # Without a connection the call waits for it, and not this as well.
+        if headers.get("mcp-method") == "tools/call" and asker.member.is_connected:
             with suppress(RoomException):  # the call itself says what is wrong
                 await asker.member.listing(asker.target)
         ASKER.set(asker)

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from toolbus.client.retry import DEFAULT_WAIT_FOR_HOST_S
+
 __all__ = [
     "CALL_TIMEOUT_S",
     "HEARTBEAT_S",
@@ -22,10 +24,14 @@ __all__ = [
     "MEMBER_IDLE_S",
     "REFUSED_S",
     "TOOLS_TTL_S",
+    "WAIT_FOR_SERVER_S",
 ]
 
 CALL_TIMEOUT_S: Final = 300.0
 """A call without an end would keep its client's connection and the host's place."""
+WAIT_FOR_SERVER_S: Final = DEFAULT_WAIT_FOR_HOST_S
+"""For which a request waits for a room server that is away: its client would learn so only at the
+end of its call's time."""
 HEARTBEAT_S: Final = 10.0
 """Between two progress messages at most: clients end a call that is silent for 30 to 300 s."""
 LISTED_TOOLS: Final = 200

@@ -9,7 +9,7 @@ from itertools import chain
 from toolbus.auth.grants import ToolRights
 from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency.tasks import retrieve_error
-from toolbus.errors import DefinitionChanged, NoHost, NotFound, PermissionDenied
+from toolbus.errors import DefinitionChanged, NoHost, NotFound, PermissionDenied, Unavailable
 from toolbus.room.events import EventStream, RoomEvent
 from toolbus.room.room import connection_of
 from toolbus.room.room_client import RoomClient
@@ -17,7 +17,9 @@ from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
 from toolbus.turns.builders import run_concurrently
 from toolbus.turns.turn_toolkits import DESCRIBED_AT_A_TIME
 from toolbus_gateway.definitions import Definitions
+from toolbus_gateway.limits import WAIT_FOR_SERVER_S
 from toolbus_gateway.listing import Listing, Target
+from toolbus_gateway.results import UNREACHABLE
 from toolbus_gateway.tool_definitions import ToolDefinition
 
 __all__ = ["Member"]
@@ -58,6 +60,11 @@ class Member:
         """Whether its connection has ended for good, as where its token was revoked."""
         return connection_of(self.room).link.error is not None
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether its connection can be used now; one that was lost is made again."""
+        return connection_of(self.room).link.check_ready()
+
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call a function at each change of the tools; the result ends that."""
         return _added(self._listeners, listener)
@@ -67,14 +74,18 @@ class Member:
         return _added(self._ends, listener)
 
     def known_listing(self, target: Target) -> Listing | None:
-        """Return the tools under a path, if they are known now."""
-        return self._listings.get(target)
+        """Return the tools under a path, if they are known now and can be called."""
+        found = self._listings.get(target)
+        return None if found is None or not self.is_connected else found
 
     async def listing(self, target: Target) -> Listing:
         """Return the tools under a path.
 
-        Raises `RoomException` if the room cannot be asked, or has no such toolkit.
+        While the connection is away it waits for that, so that no call is made on tools that may
+        have gone. Raises `RoomException` if the room cannot be asked, or has no such toolkit.
         """
+        if not self.is_connected:
+            await self._reconnected()
         found = self._listings.get(target)
         if found is not None:
             return found
@@ -85,6 +96,13 @@ class Member:
             self._readings[target] = reading
             reading.add_done_callback(retrieve_error)
         return await asyncio.shield(reading)
+
+    async def _reconnected(self) -> None:
+        try:
+            async with asyncio.timeout(WAIT_FOR_SERVER_S):
+                await connection_of(self.room).link.ready()
+        except TimeoutError:
+            raise Unavailable(UNREACHABLE, executed="no") from None
 
     async def _read_listing(self, target: Target) -> Listing:
         reading = asyncio.current_task()

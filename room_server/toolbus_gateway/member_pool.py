@@ -16,6 +16,7 @@ from hashlib import sha256
 from typing import Any
 
 from toolbus.auth.token_limits import MAX_JWT_BYTES
+from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency.tasks import retrieve_error
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
 from toolbus.room.room_client import RoomClient
@@ -23,8 +24,11 @@ from toolbus.settings import is_token
 from toolbus_gateway.definitions import Definitions
 from toolbus_gateway.limits import MAX_MEMBERS, MAX_REFUSED, MEMBER_IDLE_S, REFUSED_S
 from toolbus_gateway.member import Member
+from toolbus_gateway.results import shown_error
 
 __all__ = ["MemberPool", "PoolFull"]
+
+_logger = bounded_logger(__name__)
 
 
 class PoolFull(Exception):
@@ -89,6 +93,7 @@ class MemberPool:
         self._holding: dict[_Place, asyncio.Task[None]] = {}
         """The tasks of all connections, also of those that are being closed."""
         self._sweep: asyncio.TimerHandle | None = None
+        self._is_unreachable = False
 
     def __len__(self) -> int:
         return len(self._places)
@@ -173,6 +178,7 @@ class MemberPool:
         member: Member | None = None
         try:
             await client.connect()
+            self._is_unreachable = False
             with suppress(RoomException):  # for people to see; nothing depends on it
                 await client.set_attributes(via="gateway")
             member = Member(client, self._definitions)
@@ -185,6 +191,9 @@ class MemberPool:
         except RoomException as error:
             if isinstance(error, PermissionDenied):
                 self._refuse(key, error)
+            if shown_error(error) is not error and not self._is_unreachable:
+                self._is_unreachable = True  # logged once, not for each request
+                _logger.warning("%s", error)
             place.member.set_exception(error)
         finally:
             if self._places.get(key) is place:
