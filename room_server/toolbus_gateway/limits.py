@@ -10,6 +10,7 @@ __all__ = [
     "LISTED_TOOLS",
     "MAX_BODY_S",
     "MAX_DEFINITION_BYTES",
+    "MAX_GONE_TOOLS",
     "MAX_HEADERS",
     "MAX_HEADERS_S",
     "MAX_HEADER_BYTES",
@@ -45,6 +46,8 @@ MAX_RESULT_BYTES: Final = 8 * 1024 * 1024
 """Of the content of one result: all of it is in memory, and a third more as base64."""
 MAX_DEFINITION_BYTES: Final = 64 * 1024 * 1024
 """Of the definitions that are kept, of all members: rooms choose how many there are."""
+MAX_GONE_TOOLS: Final = 1_000
+"""Names of tools that were listed, of one member: rooms may have ever new ones."""
 MAX_LISTENERS: Final = 64
 """Streams about changed lists of one member: each keeps a task and a connection."""
 MAX_MEMBERS: Final = 2_000

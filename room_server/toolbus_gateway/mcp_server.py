@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from typing import Any, NamedTuple, TypeAlias
 
@@ -22,7 +23,7 @@ from mcp.shared.exceptions import MCPError
 
 from toolbus.errors import RoomException, Unavailable
 from toolbus.untrusted_text import SHOWN_CHARS, one_line
-from toolbus_gateway.limits import MAX_LISTENERS, TOOLS_TTL_S
+from toolbus_gateway.limits import MAX_LISTENERS
 from toolbus_gateway.listing import Target
 from toolbus_gateway.member import Member
 from toolbus_gateway.names import SEARCH_NAMES
@@ -175,7 +176,7 @@ class GatewayServer:
             raise as_mcp_error(error) from error
         return {
             "tools": self._searches.wire(listing),
-            "ttlMs": int(TOOLS_TTL_S * 1000),
+            "ttlMs": int(asker.member.tools_ttl_s * 1000),
             "cacheScope": "private",
             "resultType": "complete",
         }
@@ -205,10 +206,13 @@ class GatewayServer:
 
         Raises `MCPError` and `RoomException`.
         """
-        listing = await asker.member.listing(asker.target)
-        if listing.is_searched and name in SEARCH_NAMES:
-            return await self._searches.use(listing, name, arguments)
-        tool = listing.tools.get(name)
+        member, target = asker.member, asker.target
+        listing = await member.listing(target)
+        if name in SEARCH_NAMES and target in member.searched:
+            return await self._searches.use(
+                listing, name, arguments, partial(member.unlisted, target)
+            )
+        tool = listing.tools.get(name) or await member.unlisted(target, name)
         if tool is None:
             near = listing.near(name)
             hint = f"; near names: {', '.join(near)}" if near else ""

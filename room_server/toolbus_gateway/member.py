@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import chain
 
 from toolbus.auth.grants import ToolRights
@@ -17,8 +18,8 @@ from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
 from toolbus.turns.builders import run_concurrently
 from toolbus.turns.turn_toolkits import DESCRIBED_AT_A_TIME
 from toolbus_gateway.definitions import Definitions
-from toolbus_gateway.limits import WAIT_FOR_SERVER_S
-from toolbus_gateway.listing import Listing, Target
+from toolbus_gateway.limits import MAX_GONE_TOOLS, TOOLS_TTL_S, WAIT_FOR_SERVER_S
+from toolbus_gateway.listing import ListedTool, Listing, Target
 from toolbus_gateway.results import UNREACHABLE
 from toolbus_gateway.tool_definitions import ToolDefinition
 
@@ -44,6 +45,13 @@ class Member:
         self._listings: dict[Target, Listing] = {}
         self._readings: dict[Target, asyncio.Task[Listing]] = {}
         """Those that read what is listed now; one that began before a change is not here."""
+        self._latest: dict[Target, Listing] = {}
+        """Those that were read last, also where they are not what is listed now."""
+        self._gone: dict[tuple[Target, str], ListedTool] = {}
+        """Tools that were listed, by their names."""
+        self.searched: set[Target] = set()
+        """The paths where a search was listed in place of the tools."""
+        self._is_absence_logged = False
         self._subscribing = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
         self._listeners: dict[object, Callable[[], None]] = {}
@@ -65,6 +73,11 @@ class Member:
         """Whether its connection can be used now; one that was lost is made again."""
         return connection_of(self.room).link.check_ready()
 
+    @property
+    def tools_ttl_s(self) -> float:
+        """Seconds for which a client may use a list again."""
+        return TOOLS_TTL_S
+
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call a function at each change of the tools; the result ends that."""
         return _added(self._listeners, listener)
@@ -79,10 +92,10 @@ class Member:
         return None if found is None or not self.is_connected else found
 
     async def listing(self, target: Target) -> Listing:
-        """Return the tools under a path.
+        """Return the tools under a path; none while there is no such toolkit.
 
         While the connection is away it waits for that, so that no call is made on tools that may
-        have gone. Raises `RoomException` if the room cannot be asked, or has no such toolkit.
+        have gone. Raises `RoomException` if the room cannot be asked.
         """
         if not self.is_connected:
             await self._reconnected()
@@ -108,13 +121,48 @@ class Member:
         reading = asyncio.current_task()
         try:
             await self.follow()
-            listing = self._definitions.listing(await self._read(target), target)
+            try:
+                listing = self._definitions.listing(await self._read(target), target)
+            except NotFound as error:
+                if not self._is_absence_logged:
+                    self._is_absence_logged = True
+                    _logger.info("no tools are listed until it comes: %s", error)
+                listing = Listing((), target)
+                if target not in self._latest:
+                    return listing  # not kept: a client may ask for any number of names
+            self._keep_gone(target, listing)
             if self._readings.get(target) is reading:
                 self._listings[target] = listing
             return listing
         finally:
             if self._readings.get(target) is reading:
                 del self._readings[target]
+
+    def _keep_gone(self, target: Target, listing: Listing) -> None:
+        """Keep what a call needs of the tools that were listed before and are not now."""
+        latest = self._latest.get(target, listing)
+        self._latest[target] = listing
+        if listing.is_searched:
+            self.searched.add(target)
+        for name in latest.tools.keys() - listing.tools.keys():
+            tool = latest.tools[name]
+            # Its words would be memory that `Definitions` does not count.
+            definition = replace(tool.definition, body={}, about="")
+            self._gone[target, name] = replace(tool, definition=definition)
+        while len(self._gone) > MAX_GONE_TOOLS:
+            del self._gone[next(iter(self._gone))]
+
+    async def unlisted(self, target: Target, name: str) -> ListedTool | None:
+        """Return a tool that is not listed now, and may be called: the room waits for its host.
+
+        That is one whose toolkit is known without a host, or that was listed before: a host that
+        registers again after a restart of the server has no toolkit meanwhile.
+
+        Raises `RoomException` if the room cannot be asked.
+        """
+        if (gone := self._gone.get((target, name))) is not None or target.toolkit is not None:
+            return gone
+        return Listing(await self._read_room(hosted=False), target).tools.get(name)
 
     async def follow(self) -> None:
         """Follow the toolkits of the room from now on. Raises `RoomException`."""
@@ -156,17 +204,21 @@ class Member:
         self._readings.clear()
 
     async def _read(self, target: Target) -> list[ToolDefinition]:
+        if target.toolkit is None:
+            return await self._read_room(hosted=True)
+        try:
+            proxy = await self._described(target)
+        except NoHost:
+            return []
+        return await self._tools_of(proxy.info, ToolRights(self.room.grants.agents), proxy)
+
+    async def _read_room(self, *, hosted: bool) -> list[ToolDefinition]:
+        """Return the tools of all toolkits that have a host now, or of all that have none."""
         rights = ToolRights(self.room.grants.agents)  # a renewed token may have others
-        if target.toolkit is not None:
-            try:
-                proxy = await self._described(target)
-            except NoHost:
-                return []
-            return await self._tools_of(proxy.info, rights, proxy)
         me = self.room.me.name, self.room.me.issuer
         if not self.room.grants.agents.use_tools:
             return []
-        listed = [info async for info in self.room.toolkits() if info.hosts]
+        listed = [info async for info in self.room.toolkits() if bool(info.hosts) is hosted]
         own = {info.name for info in listed if _is_own(info, me)}
         # A bare name is one's own private toolkit, else the public one.
         usable = [

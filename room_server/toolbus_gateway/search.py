@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from difflib import get_close_matches
 from itertools import islice
 from typing import Any, NamedTuple
@@ -64,14 +64,19 @@ class ToolSearches:
         return self._wire if listing.is_searched else listing.wire
 
     async def use(
-        self, listing: Listing, name: str, arguments: dict[str, Any]
+        self,
+        listing: Listing,
+        name: str,
+        arguments: dict[str, Any],
+        unlisted: Callable[[str], Awaitable[ListedTool | None]],
     ) -> NamedCall | types.CallToolResult:
         """Search or describe, or say which tool is to be called in place of `tools__call`.
 
         Args:
-            listing: One that is searched.
+            listing: One that is searched, or that was before tools have gone.
             name: One of `SEARCH_NAMES`.
             arguments: As the client sent them.
+            unlisted: Returns a tool that is not in the listing, and may be called.
 
         Raises `RoomException` for wrong arguments, and for a call of a tool that is not there.
         """
@@ -79,7 +84,13 @@ class ToolSearches:
         tool = toolkit.get_tool(SEARCH_NAMES[name])
         if isinstance(tool, NamingTool):
             named, given = tool.named(tool.read_arguments(arguments))
-            found = listing.tools[tool.find(named).name]
+            try:
+                found = listing.tools[tool.find(named).name]
+            except NotFound:
+                away = await unlisted(named)
+                if away is None:
+                    raise
+                found = away
             return NamedCall(found, arguments_of(ToolUse("", found.name, given)))
         writer = ResultWriter(self._definitions[tool.name], MAX_RESULT_BYTES)
         await writer.add(await toolkit.execute(ToolContext(), tool.name, arguments))

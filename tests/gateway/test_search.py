@@ -152,12 +152,18 @@ async def _listed(client: Client, names: list[str]) -> None:
             pass
 
 
+async def nothing(_: str) -> None:
+    """Find no tool that is not listed."""
+
+
 async def test_search_ends_with_its_listing() -> None:
     tools = tuple(ToolManifest(name=f"t{n}", input_schema={}) for n in range(LISTED_TOOLS + 1))
     manifest = ToolkitManifest(name="kit", tools=tools)
     listing = Listing([ToolDefinition.of(manifest, tool) for tool in tools], Target())
     searches = ToolSearches()
-    await asyncio.gather(*(searches.use(listing, "tools__search", {}) for _ in range(3)))
+    using = [searches.use(listing, "tools__search", {}, nothing) for _ in range(3)]
+    await asyncio.gather(*using)
+    using.clear()
     toolkit = ref(await searches._toolkit(listing))
     ended = ref(listing)
     del listing
