@@ -35,8 +35,10 @@ from toolbus.auth.grants import is_room_name, is_toolkit_name
 from toolbus.errors import PermissionDenied, RoomException
 from toolbus_gateway.http_access import (
     METADATA_PATH,
+    NO_TOKEN,
     AccessSettings,
     Guard,
+    RefusalLog,
     RequestQuotas,
     ResourceMetadata,
     TooManyRequests,
@@ -76,6 +78,7 @@ class GatewayApp:
         self._pool = pool
         self._manager = StreamableHTTPSessionManager(server.mcp, stateless=True)
         self._metadata = ResourceMetadata(access.authorization_servers)
+        self._refusals = RefusalLog()
         self.requests: Requests = Requests()
         """Those of MCP."""
         self.is_draining = False
@@ -99,9 +102,10 @@ class GatewayApp:
             yield
         await self._pool.aclose()
 
-    def challenge(self, scope: Scope, *, is_refused: bool) -> Response:
-        """Return the response to a request without a token, or whose token was refused."""
-        return self._metadata.challenge(scope, is_refused=is_refused)
+    def challenge(self, scope: Scope, room: str, refusal: str | None) -> Response:
+        """Return the response to a request without a token, or why its token was refused."""
+        self._refusals.add(refusal or NO_TOKEN, room, _address(scope))
+        return self._metadata.challenge(scope, refusal)
 
     async def _health(self, _: Request) -> Response:
         if self.is_draining:
@@ -165,10 +169,10 @@ class _McpEndpoint:
             return Response(status_code=HTTPStatus.NOT_FOUND)
         if self._app.is_draining:
             return _unavailable("this gateway is shutting down", _RETRY_S, {"Connection": "close"})
+        room, target = found
         token = bearer_of(headers)
         if token is None:
-            return self._app.challenge(scope, is_refused=False)
-        room, target = found
+            return self._app.challenge(scope, room, None)
         address = _address(scope)
         async with AsyncExitStack() as stack:
             try:
@@ -182,7 +186,7 @@ class _McpEndpoint:
                 if error.details.get("status") != HTTPStatus.UNAUTHORIZED:
                     return PlainTextResponse(f"{error.message}\n", HTTPStatus.FORBIDDEN)
                 self._app.requests.refused_tokens += 1
-                return self._app.challenge(scope, is_refused=True)
+                return self._app.challenge(scope, room, error.message)
             except PoolFull:
                 return _unavailable("all connections are in use", _RETRY_S)
             except RoomException as error:

@@ -20,6 +20,7 @@ __all__ = [
     "MAX_PER_ADDRESS",
     "MAX_PER_TOKEN",
     "MAX_PIPELINED",
+    "MAX_REFUSAL_LINES",
     "MAX_REFUSED",
     "MAX_RESULT_BYTES",
     "MEMBER_IDLE_S",
@@ -56,6 +57,8 @@ MEMBER_IDLE_S: Final = 60.0
 """After which a connection without a request is closed: it takes memory here and at the server."""
 MAX_REFUSED: Final = 1_000
 """Hashes of refused tokens that are kept: anybody can send any number of them."""
+MAX_REFUSAL_LINES: Final = 20
+"""A minute in the log, about refused requests: anybody could fill it."""
 REFUSED_S: Final = 5.0
 """For which a refused token is not tried again: a flood of it would reach the room server."""
 MAX_PER_ADDRESS: Final = 1_000

@@ -123,7 +123,7 @@ class MemberPool:
             self._check_refused(key)
             # The text of another one might be taken for a file's name.
             if len(token) > MAX_JWT_BYTES or not is_token(token):
-                raise PermissionDenied("the token is malformed", details={"status": 401})
+                raise PermissionDenied("this is not a token", details={"status": 401})
             place = self._open(key, token, room, address)
         place.leases += 1
         self._idle.pop(key, None)

@@ -24,7 +24,7 @@ async def test_neither_tokens_nor_arguments_nor_results_are_logged(
     with LogOutput(level=level).running():
         async with running_gateway() as door, door.server.room("host") as host:
             async with host.host(Toolkit("words", [double])), door.client(mode) as client:
-                await client.call_tool("words__double", {"text": "zzyzx"}, meta={"x": "zzyzx"})
+                await client.call_tool("words__double", {"text": "zzyzx"})
     log = capsys.readouterr().err
     assert "hosting toolkit words" in log
     assert not [line for line in log.splitlines() if "zzyzx" in line or "Bearer" in line]
