@@ -114,9 +114,10 @@ async def test_a_trusted_page_may_send_any_argument_and_read_the_session(
 
 
 async def test_without_an_authorization_server_nothing_is_said_about_one(
-    http: httpx2.AsyncClient, door: Door
+    http: httpx2.AsyncClient, door: Door, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Clients with a fixed header begin to register themselves at any other answer."""
+    caplog.set_level(logging.INFO, "toolbus_gateway.http_access")
     foreign, expired = ends_in("alice", 3_600), ends_in("alice", -3_600)
     for given, reason in (
         (None, "no bearer token"),
@@ -131,6 +132,8 @@ async def test_without_an_authorization_server_nothing_is_said_about_one(
         assert refused.status_code == 401
         assert refused.headers["www-authenticate"] == "Bearer"
         assert reason in refused.text
+        last = caplog.records[-1].getMessage()
+        assert last == f"request refused: {refused.text.strip()} (room lab, from 127.0.0.1)"
     for path in (
         METADATA_PATH,
         METADATA_PATH + LAB,
