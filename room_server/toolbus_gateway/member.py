@@ -49,7 +49,7 @@ class Member:
         """Those that were read last, also where they are not what is listed now."""
         self._gone: dict[tuple[Target, str], ListedTool] = {}
         """Tools that were listed, by their names."""
-        self.searched: set[Target] = set()
+        self.searched: frozenset[Target] = frozenset()
         """The paths where a search was listed in place of the tools."""
         self._is_absence_logged = False
         self._subscribing = asyncio.Lock()
@@ -143,7 +143,7 @@ class Member:
         latest = self._latest.get(target, listing)
         self._latest[target] = listing
         if listing.is_searched:
-            self.searched.add(target)
+            self.searched |= {target}
         for name in latest.tools.keys() - listing.tools.keys():
             tool = latest.tools[name]
             # Its words would be memory that `Definitions` does not count.

@@ -21,6 +21,7 @@ from toolbus import (
     TextChunk,
 )
 from toolbus.chunks.chunk_types import chunks_of
+from toolbus.diagnostics.exit_codes import further_values
 from toolbus.errors import Unavailable
 from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus_gateway.output_schemas import RESULT
@@ -281,6 +282,8 @@ def error_result(error: RoomException) -> types.CallToolResult:
     """Return a failed call as a result, with words for a model and `_meta` for a program."""
     error = shown_error(error)
     text = f"{error.message} ({error.code}; executed: {error.executed})"
+    # All at once, or a model needs a call for each of them.
+    text = "\n".join([text, *(f"also: {value}" for value in further_values(error))])
     facts: dict[str, Any] = {
         "code": error.code,
         "executed": error.executed,
