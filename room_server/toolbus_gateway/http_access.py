@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
 from http import HTTPStatus
+from time import monotonic
 from urllib.parse import quote
 
 from starlette.datastructures import Headers
@@ -17,16 +18,19 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.settings import is_loopback_host
 from toolbus.transport.client_addresses import TrustedProxies, address_of
-from toolbus_gateway.limits import MAX_PER_ADDRESS, MAX_PER_TOKEN
+from toolbus_gateway.limits import MAX_PER_ADDRESS, MAX_PER_TOKEN, MAX_REFUSAL_LINES
 from toolbus_gateway.listing import Target
 
 __all__ = [
     "METADATA_PATH",
+    "NO_TOKEN",
     "OPEN_PATHS",
     "AccessSettings",
     "Guard",
+    "RefusalLog",
     "RequestQuotas",
     "ResourceMetadata",
     "TooManyRequests",
@@ -35,6 +39,7 @@ __all__ = [
 ]
 
 METADATA_PATH = "/.well-known/oauth-protected-resource"
+NO_TOKEN = "the request has no bearer token: send one as Authorization: Bearer TOKEN"
 OPEN_PATHS = ("/healthz", "/metrics")
 """Probes and scrapes reach them by the address of a machine, and some by HTTP/1.0."""
 _read_host = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9._-]{1,253})(?::(\d{1,5}))?").fullmatch
@@ -43,6 +48,7 @@ _MAX_HOST = 300
 """Characters of a Host, of which some are remembered: a name has at most 253."""
 _REMEMBERED = 256
 _EXPOSED = ("Mcp-Session-Id", "Retry-After", "WWW-Authenticate")
+_logger = bounded_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +200,30 @@ class RequestQuotas:
                     del self._counts[key]
 
 
+class RefusalLog:
+    """Logs why requests are refused, a limited number a minute, and the number of the others."""
+
+    def __init__(self, now: Callable[[], float] = monotonic) -> None:
+        self._now = now
+        self._minute_ends = now()
+        self._lines = 0
+        self._omitted = 0
+
+    def add(self, reason: str, room: str, address: str) -> None:
+        """Log a refusal, unless there were too many."""
+        if self._now() >= self._minute_ends:
+            if self._omitted:
+                _logger.info("further requests were refused: %d", self._omitted)
+            self._minute_ends = self._now() + 60
+            self._lines = 0
+            self._omitted = 0
+        if self._lines == MAX_REFUSAL_LINES:
+            self._omitted += 1
+            return
+        self._lines += 1
+        _logger.info("request refused: %s (room %s, from %s)", reason, room, address)
+
+
 class ResourceMetadata:
     """Says which authorization servers have tokens for a room (RFC 9728).
 
@@ -222,15 +252,19 @@ class ResourceMetadata:
             }
         )
 
-    def challenge(self, scope: Scope, *, is_refused: bool) -> Response:
-        """Return the response to a request without a token, or whose token was refused."""
+    def challenge(self, scope: Scope, refusal: str | None) -> Response:
+        """Return the response to a request without a token, or whose token was refused.
+
+        Why stands in the body alone: clients act on what the header has.
+        """
         facts = []
         if self._servers:
             facts.append(f'resource_metadata="{_base(scope)}{METADATA_PATH}{quote(scope["path"])}"')
-            if is_refused:
+            if refusal is not None:
                 facts.insert(0, 'error="invalid_token"')
         headers = {"WWW-Authenticate": f"Bearer {', '.join(facts)}".strip()}
-        return Response(status_code=HTTPStatus.UNAUTHORIZED, headers=headers)
+        text = f"{refusal or NO_TOKEN}\n"
+        return PlainTextResponse(text, HTTPStatus.UNAUTHORIZED, headers)
 
 
 def _base(scope: Scope) -> str:

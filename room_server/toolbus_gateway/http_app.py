@@ -36,8 +36,10 @@ from toolbus.auth.grants import is_room_name, is_toolkit_name
 from toolbus.errors import PermissionDenied, RoomException
 from toolbus_gateway.http_access import (
     METADATA_PATH,
+    NO_TOKEN,
     AccessSettings,
     Guard,
+    RefusalLog,
     RequestQuotas,
     ResourceMetadata,
     TooManyRequests,
@@ -48,6 +50,7 @@ from toolbus_gateway.listing import Target
 from toolbus_gateway.mcp_server import ASKER, ASKER_KEY, Asker, GatewayServer
 from toolbus_gateway.member_pool import MemberPool, PoolFull
 from toolbus_gateway.metrics import GatewayMetrics, OpenRequest, Requests
+from toolbus_gateway.results import shown_error
 
 __all__ = ["GatewayApp"]
 
@@ -81,6 +84,7 @@ class GatewayApp:
         self._pool = pool
         self._manager = StreamableHTTPSessionManager(server.mcp, stateless=True)
         self._metadata = ResourceMetadata(access.authorization_servers)
+        self._refusals = RefusalLog()
         self.requests: Requests = Requests()
         """Those of MCP."""
         self.is_draining = False
@@ -104,9 +108,10 @@ class GatewayApp:
             yield
         await self._pool.aclose()
 
-    def challenge(self, scope: Scope, *, is_refused: bool) -> Response:
-        """Return the response to a request without a token, or whose token was refused."""
-        return self._metadata.challenge(scope, is_refused=is_refused)
+    def challenge(self, scope: Scope, room: str, refusal: str | None) -> Response:
+        """Return the response to a request without a token, or why its token was refused."""
+        self._refusals.add(refusal or NO_TOKEN, room, _address(scope))
+        return self._metadata.challenge(scope, refusal)
 
     async def _health(self, _: Request) -> Response:
         if self.is_draining:
@@ -170,10 +175,10 @@ class _McpEndpoint:
             return Response(status_code=HTTPStatus.NOT_FOUND)
         if self._app.is_draining:
             return _unavailable("this gateway is shutting down", _RETRY_S, {"Connection": "close"})
+        room, target = found
         token = bearer_of(headers)
         if token is None:
-            return self._app.challenge(scope, is_refused=False)
-        room, target = found
+            return self._app.challenge(scope, room, None)
         address = _address(scope)
         async with AsyncExitStack() as stack:
             try:
@@ -187,11 +192,11 @@ class _McpEndpoint:
                 if error.details.get("status") != HTTPStatus.UNAUTHORIZED:
                     return PlainTextResponse(f"{error.message}\n", HTTPStatus.FORBIDDEN)
                 self._app.requests.refused_tokens += 1
-                return self._app.challenge(scope, is_refused=True)
+                return self._app.challenge(scope, room, error.message)
             except PoolFull:
                 return _unavailable("all connections are in use", _RETRY_S)
             except RoomException as error:
-                return _unavailable(error.message, error.retry_after_s or _RETRY_S)
+                return _unavailable(shown_error(error).message, error.retry_after_s or _RETRY_S)
             asker = Asker(member, target)
             return await self._handle(request, asker, headers, scope, receive, send)
 
@@ -216,7 +221,8 @@ class _McpEndpoint:
             receive = _replayed(body, receive)
             if is_of_session:
                 asker, send = self._of_session(request, asker, headers, body, send)
-            elif headers.get(_METHOD) == "tools/call":
+            elif headers.get(_METHOD) == "tools/call" and asker.member.is_connected:
+                # Without a connection the call waits for it, and not this as well.
                 with suppress(RoomException):  # the call itself says what is wrong
                     await asker.member.listing(asker.target)
         elif is_of_session:

@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from toolbus.client.retry import DEFAULT_WAIT_FOR_HOST_S
+
 __all__ = [
     "CALL_TIMEOUT_S",
     "HEARTBEAT_S",
@@ -21,15 +23,20 @@ __all__ = [
     "MAX_PER_ADDRESS",
     "MAX_PER_TOKEN",
     "MAX_PIPELINED",
+    "MAX_REFUSAL_LINES",
     "MAX_REFUSED",
     "MAX_RESULT_BYTES",
     "MEMBER_IDLE_S",
     "REFUSED_S",
     "TOOLS_TTL_S",
+    "WAIT_FOR_SERVER_S",
 ]
 
 CALL_TIMEOUT_S: Final = 300.0
 """A call without an end would keep its client's connection and the host's place."""
+WAIT_FOR_SERVER_S: Final = DEFAULT_WAIT_FOR_HOST_S
+"""For which a request waits for a room server that is away: its client would learn so only at the
+end of its call's time."""
 HEARTBEAT_S: Final = 10.0
 """Between two progress messages at most: clients end a call that is silent for 30 to 300 s."""
 LISTED_TOOLS: Final = 200
@@ -56,6 +63,8 @@ MEMBER_IDLE_S: Final = 60.0
 """After which a connection without a request is closed: it takes memory here and at the server."""
 MAX_REFUSED: Final = 1_000
 """Hashes of refused tokens that are kept: anybody can send any number of them."""
+MAX_REFUSAL_LINES: Final = 20
+"""A minute in the log, about refused requests: anybody could fill it."""
 REFUSED_S: Final = 5.0
 """For which a refused token is not tried again: a flood of it would reach the room server."""
 MAX_PER_ADDRESS: Final = 1_000

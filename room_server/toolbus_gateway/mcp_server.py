@@ -28,7 +28,7 @@ from toolbus_gateway.listing import Target
 from toolbus_gateway.member import Member
 from toolbus_gateway.names import SEARCH_NAMES
 from toolbus_gateway.progress import ProgressSender
-from toolbus_gateway.results import ERROR_KEY, error_result
+from toolbus_gateway.results import ERROR_KEY, error_result, shown_error
 from toolbus_gateway.search import NamedCall, ToolSearches
 from toolbus_gateway.tool_calls import CallSettings, call_tool
 
@@ -259,4 +259,4 @@ def _input_schema(name: str) -> Mapping[str, Any] | None:
 def as_mcp_error(error: RoomException) -> MCPError:
     """Return an error of the room for a method that has no result for it."""
     meta = error_result(error).meta or {}
-    return MCPError(types.INTERNAL_ERROR, error.message, data=meta.get(ERROR_KEY))
+    return MCPError(types.INTERNAL_ERROR, shown_error(error).message, data=meta.get(ERROR_KEY))

@@ -10,7 +10,7 @@ from itertools import chain
 from toolbus.auth.grants import ToolRights
 from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency.tasks import retrieve_error
-from toolbus.errors import DefinitionChanged, NoHost, NotFound, PermissionDenied
+from toolbus.errors import DefinitionChanged, NoHost, NotFound, PermissionDenied, Unavailable
 from toolbus.room.events import EventStream, RoomEvent
 from toolbus.room.room import connection_of
 from toolbus.room.room_client import RoomClient
@@ -18,8 +18,9 @@ from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy
 from toolbus.turns.builders import run_concurrently
 from toolbus.turns.turn_toolkits import DESCRIBED_AT_A_TIME
 from toolbus_gateway.definitions import Definitions
-from toolbus_gateway.limits import MAX_GONE_TOOLS, TOOLS_TTL_S
+from toolbus_gateway.limits import MAX_GONE_TOOLS, TOOLS_TTL_S, WAIT_FOR_SERVER_S
 from toolbus_gateway.listing import ListedTool, Listing, Target
+from toolbus_gateway.results import UNREACHABLE
 from toolbus_gateway.tool_definitions import ToolDefinition
 
 __all__ = ["Member"]
@@ -48,7 +49,7 @@ class Member:
         """Those that were read last, also where they are not what is listed now."""
         self._gone: dict[tuple[Target, str], ListedTool] = {}
         """Tools that were listed, by their names."""
-        self.searched: set[Target] = set()
+        self.searched: frozenset[Target] = frozenset()
         """The paths where a search was listed in place of the tools."""
         self._is_absence_logged = False
         self._subscribing = asyncio.Lock()
@@ -68,6 +69,11 @@ class Member:
         return connection_of(self.room).link.error is not None
 
     @property
+    def is_connected(self) -> bool:
+        """Whether its connection can be used now; one that was lost is made again."""
+        return connection_of(self.room).link.check_ready()
+
+    @property
     def tools_ttl_s(self) -> float:
         """Seconds for which a client may use a list again."""
         return TOOLS_TTL_S
@@ -81,14 +87,18 @@ class Member:
         return _added(self._ends, listener)
 
     def known_listing(self, target: Target) -> Listing | None:
-        """Return the tools under a path, if they are known now."""
-        return self._listings.get(target)
+        """Return the tools under a path, if they are known now and can be called."""
+        found = self._listings.get(target)
+        return None if found is None or not self.is_connected else found
 
     async def listing(self, target: Target) -> Listing:
         """Return the tools under a path; none while there is no such toolkit.
 
-        Raises `RoomException` if the room cannot be asked.
+        While the connection is away it waits for that, so that no call is made on tools that may
+        have gone. Raises `RoomException` if the room cannot be asked.
         """
+        if not self.is_connected:
+            await self._reconnected()
         found = self._listings.get(target)
         if found is not None:
             return found
@@ -99,6 +109,13 @@ class Member:
             self._readings[target] = reading
             reading.add_done_callback(retrieve_error)
         return await asyncio.shield(reading)
+
+    async def _reconnected(self) -> None:
+        try:
+            async with asyncio.timeout(WAIT_FOR_SERVER_S):
+                await connection_of(self.room).link.ready()
+        except TimeoutError:
+            raise Unavailable(UNREACHABLE, executed="no") from None
 
     async def _read_listing(self, target: Target) -> Listing:
         reading = asyncio.current_task()
@@ -126,7 +143,7 @@ class Member:
         latest = self._latest.get(target, listing)
         self._latest[target] = listing
         if listing.is_searched:
-            self.searched.add(target)
+            self.searched |= {target}
         for name in latest.tools.keys() - listing.tools.keys():
             tool = latest.tools[name]
             # Its words would be memory that `Definitions` does not count.

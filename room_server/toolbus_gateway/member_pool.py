@@ -24,6 +24,7 @@ from toolbus.settings import is_token
 from toolbus_gateway.definitions import Definitions
 from toolbus_gateway.limits import MAX_MEMBERS, MAX_REFUSED, MEMBER_IDLE_S, REFUSED_S
 from toolbus_gateway.member import Member
+from toolbus_gateway.results import shown_error
 
 __all__ = ["MemberPool", "PoolFull"]
 
@@ -92,6 +93,7 @@ class MemberPool:
         self._holding: dict[_Place, asyncio.Task[None]] = {}
         """The tasks of all connections, also of those that are being closed."""
         self._sweep: asyncio.TimerHandle | None = None
+        self._is_unreachable = False
 
     def __len__(self) -> int:
         return len(self._places)
@@ -121,7 +123,7 @@ class MemberPool:
             self._check_refused(key)
             # The text of another one might be taken for a file's name.
             if len(token) > MAX_JWT_BYTES or not is_token(token):
-                raise PermissionDenied("the token is malformed", details={"status": 401})
+                raise PermissionDenied("this is not a token", details={"status": 401})
             place = self._open(key, token, room, address)
         place.leases += 1
         self._idle.pop(key, None)
@@ -176,6 +178,7 @@ class MemberPool:
         member: Member | None = None
         try:
             await _connect(client)
+            self._is_unreachable = False
             with suppress(RoomException):  # for people to see; nothing depends on it
                 await client.set_attributes(via="gateway")
             member = Member(client, self._definitions)
@@ -188,6 +191,9 @@ class MemberPool:
         except RoomException as error:
             if isinstance(error, PermissionDenied):
                 self._refuse(key, error)
+            if shown_error(error) is not error and not self._is_unreachable:
+                self._is_unreachable = True  # logged once, not for each request
+                _logger.warning("%s", error)
             place.member.set_exception(error)
         finally:
             if self._places.get(key) is place:

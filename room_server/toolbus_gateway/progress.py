@@ -19,6 +19,10 @@ _MAX_UNSENT = 64
 """Values that wait for a client that reads slowly; a tool may emit any number of them."""
 _MAX_MESSAGE_CHARS = 1_000
 """Of a message made from another value: it is one line for people."""
+_STEP_DIGITS = 4
+_SMALL_STEP = 10**-_STEP_DIGITS
+"""What a message adds to a tool's own number: MCP wants more each time, and the tool may say next
+that it has come a little further. It comes to 0.1 in three hours of silence."""
 _Send: TypeAlias = Callable[[float, float | None, str | None], Awaitable[None]]
 
 
@@ -38,6 +42,8 @@ class ProgressSender:
         self._is_sending = asyncio.Lock()
         self._progress = 0.0
         self._total: float | None = None
+        self._step = 1.0
+        """What a message without a number of the tool adds."""
 
     def emit(self, value: Any) -> None:
         """Send a value soon; of many that the client does not read the latest count."""
@@ -81,18 +87,22 @@ class ProgressSender:
                 total: Any = others.get("total")
                 self._total = total if _is_number(total) else None
                 self._progress = progress
+                self._step = _SMALL_STEP
                 message = others.get("message")
                 return progress, self._total, message if isinstance(message, str) else None
             case None:
-                # As little as possible: the tool may say next that it has come a little further.
-                return self._grown(0.0), self._total, None
-        return self._grown(1.0), self._total, _message(value)
+                return *self._grown(), None
+        return *self._grown(), _message(value)
 
-    def _grown(self, amount: float) -> float:
-        more = max(self._progress + amount, math.nextafter(self._progress, math.inf))
+    def _grown(self) -> tuple[float, float | None]:
+        """Return the next progress, and the total if it is still more."""
+        stepped = round(self._progress + self._step, _STEP_DIGITS)
+        # A step is nothing beside a very large number.
+        more = max(stepped, math.nextafter(self._progress, math.inf))
         if math.isfinite(more):  # JSON has no infinity
             self._progress = more
-        return self._progress
+        is_within = self._total is not None and self._progress <= self._total
+        return self._progress, self._total if is_within else None
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

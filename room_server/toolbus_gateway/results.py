@@ -22,11 +22,13 @@ from toolbus import (
 )
 from toolbus.chunks.chunk_types import chunks_of
 from toolbus.chunks.json_values import is_plain
+from toolbus.diagnostics.exit_codes import further_values
+from toolbus.errors import Unavailable
 from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus_gateway.output_schemas import RESULT
 from toolbus_gateway.tool_definitions import ToolDefinition
 
-__all__ = ["AS_TEXT_KEY", "ERROR_KEY", "ResultWriter", "error_result"]
+__all__ = ["AS_TEXT_KEY", "ERROR_KEY", "UNREACHABLE", "ResultWriter", "error_result", "shown_error"]
 
 ERROR_KEY = "toolbus/error"
 """The key of an error for programs, in `_meta` of a result."""
@@ -34,6 +36,10 @@ AS_TEXT_KEY = "toolbus/as_text"
 """The key of the places in the structured content that are text, as JSON cannot carry what the tool
 gave: JSON pointers, in `_meta` of a result."""
 
+UNREACHABLE = "the room server cannot be reached"
+"""What clients read of it: its address, and what to do about it, is for the operator's log."""
+
+_SERVER_URL = re.compile("wss?://")
 _BLOCK_BYTES = 512
 """What a block of content counts beside its own bytes: a stream may have any number of texts of one
 character, each of which takes some hundred bytes of memory and 5 us of the event loop."""
@@ -277,9 +283,25 @@ def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
+def shown_error(error: RoomException) -> RoomException:
+    """Return an error as clients may read it: without the address of the room server."""
+    words = f"{error.message} {error.details.get('url')}"
+    if not isinstance(error, Unavailable) or _SERVER_URL.search(words) is None:
+        return error
+    return Unavailable(
+        UNREACHABLE,
+        executed=error.executed,
+        retryable=error.retryable,
+        retry_after_s=error.retry_after_s,
+    )
+
+
 def error_result(error: RoomException) -> types.CallToolResult:
     """Return a failed call as a result, with words for a model and `_meta` for a program."""
+    error = shown_error(error)
     text = f"{error.message} ({error.code}; executed: {error.executed})"
+    # All at once, or a model needs a call for each of them.
+    text = "\n".join([text, *(f"also: {value}" for value in further_values(error))])
     facts: dict[str, Any] = {
         "code": error.code,
         "executed": error.executed,

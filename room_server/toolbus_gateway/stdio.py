@@ -1,7 +1,7 @@
 """One member on standard input and output, for a client of MCP that starts this process.
 
-The client may start it before the room server runs: it is answered at once, with no tools, and is
-told when they come. Standard output carries the protocol alone.
+The client may start it before the room server runs: it is answered soon, with no tools, and is told
+when they come. Standard output carries the protocol alone.
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import Any
 
 import anyio
 import mcp_types as types
-from mcp.server.context import ServerRequestContext
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel.server import NotificationOptions
 from mcp.server.session import ServerSession
 from mcp.server.stdio import stdio_server
 
 from toolbus.cli.signals import stop_on_signals
+from toolbus.client.retry import DEFAULT_WAIT_FOR_HOST_S
 from toolbus.concurrency.thread_iterator import ThreadIterator
 from toolbus.errors import Unavailable
 from toolbus.room.room_client import RoomClient, settings_of
@@ -31,6 +32,10 @@ from toolbus_gateway.member import Member
 
 __all__ = ["StdioMember", "serve_stdio"]
 
+_WAITS_S = {"tools/list": 2.0, "tools/call": DEFAULT_WAIT_FOR_HOST_S}
+"""Seconds that requests wait for the room to be joined: an empty list would stay in a client which
+is not told of changes, and an editor shows nothing while it waits for a list."""
+
 
 class StdioMember(Member):
     """A member that has no tools before it has joined its room.
@@ -41,14 +46,30 @@ class StdioMember(Member):
 
     def __init__(self, room: RoomClient) -> None:
         super().__init__(room, Definitions())
-        self.has_joined = False
+        self._joined = asyncio.Event()
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether it has been in its room."""
+        return self._joined.is_set()
+
+    @property
+    def tools_ttl_s(self) -> float:
+        """Seconds for which a client may use a list again."""
+        return super().tools_ttl_s if self.has_joined else 0.0
+
+    async def wait_until_joined(self, timeout_s: float) -> None:
+        """Wait until it has been in its room, or the time is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._joined.wait()
 
     async def stay(self) -> None:
         """Join the room and wait until the connection ends for good. Raises `RoomException`."""
         await self.room.connect()
         # The server may restart in this very moment.
         await keep_trying(super().follow, lambda: settings_of(self.room), True, doing="join")
-        self.has_joined = True
+        self._joined.set()
         self._change()
         await self.room.closed()
 
@@ -114,6 +135,7 @@ class _Client:
         self._member = member
         self._target = target
         self._server = GatewayServer(self._asker_of).mcp
+        self._server.middleware.append(self._wait_for_room)
         self._server.add_notification_handler(
             "notifications/initialized", types.NotificationParams, self._initialized
         )
@@ -142,6 +164,15 @@ class _Client:
         self, ctx: ServerRequestContext[Any, Any], _: types.NotificationParams
     ) -> None:
         self._session = ctx.session
+
+    async def _wait_for_room(
+        self, ctx: ServerRequestContext[Any, Any], call_next: CallNext
+    ) -> HandlerResult:
+        """Give the room time to be joined: clients ask for the tools in the moment they start."""
+        wait_s = _WAITS_S.get(ctx.method, 0.0)
+        if wait_s and not self._member.has_joined:
+            await self._member.wait_until_joined(wait_s)
+        return await call_next(ctx)
 
     def _asker_of(self, ctx: ServerRequestContext[Any, Any]) -> Asker:
         if ctx.method == "tools/call" and not self._member.has_joined:

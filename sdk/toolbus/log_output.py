@@ -31,7 +31,18 @@ LEVELS = {
 }
 # Their INFO and DEBUG lines have addresses with queries, headers, or whole messages, and so
 # credentials and arguments. A program that wants these lines sets the level of the logger itself.
-_REVEALING = ("httpx", "httpx2", "httpcore", "httpcore2", "urllib3", "hpack", "websockets", "mcp")
+_REVEALING = (
+    "httpx",
+    "httpx2",
+    "httpcore",
+    "httpcore2",
+    "urllib3",
+    "hpack",
+    "websockets",
+    "mcp",
+    "sse_starlette",
+    "uvicorn",
+)
 _chosen: LogOutput | None = None
 
 

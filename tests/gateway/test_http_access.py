@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,8 +11,10 @@ import httpx2
 import pytest
 
 from gateway.conftest import Door, running_gateway
+from support.clients.ending_tokens import ends_in
 from toolbus import Toolkit, tool
-from toolbus_gateway.http_access import METADATA_PATH, AccessSettings, read_host
+from toolbus_gateway.http_access import METADATA_PATH, AccessSettings, RefusalLog, read_host
+from toolbus_gateway.limits import MAX_REFUSAL_LINES
 
 LAB = "/rooms/lab/mcp"
 ISSUER = "https://login.example.org"
@@ -111,14 +114,26 @@ async def test_a_trusted_page_may_send_any_argument_and_read_the_session(
 
 
 async def test_without_an_authorization_server_nothing_is_said_about_one(
-    http: httpx2.AsyncClient, door: Door
+    http: httpx2.AsyncClient, door: Door, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Clients with a fixed header begin to register themselves at any other answer."""
-    for given in (None, "Bearer", "Basic YTpi", "Bearer no.such.token"):
+    caplog.set_level(logging.INFO, "toolbus_gateway.http_access")
+    foreign, expired = ends_in("alice", 3_600), ends_in("alice", -3_600)
+    for given, reason in (
+        (None, "no bearer token"),
+        ("Bearer", "no bearer token"),
+        ("Basic YTpi", "no bearer token"),
+        ("Bearer no.such.token", "this is not a token"),
+        (f"Bearer {foreign}", "the server refuses the token"),
+        (f"Bearer {expired}", "the server refuses the token: it expired "),
+    ):
         headers = {} if given is None else {"Authorization": given}
         refused = await http.post(door.address(), headers=headers)
         assert refused.status_code == 401
         assert refused.headers["www-authenticate"] == "Bearer"
+        assert reason in refused.text
+        last = caplog.records[-1].getMessage()
+        assert last == f"request refused: {refused.text.strip()} (room lab, from 127.0.0.1)"
     for path in (
         METADATA_PATH,
         METADATA_PATH + LAB,
@@ -160,6 +175,22 @@ async def test_metadata_names_the_resource_as_the_client_reaches_it(
     bad = outside | {"Authorization": "Bearer no.such.token"}
     refused = await http.post(address, headers=bad)
     assert refused.headers["www-authenticate"] == f'Bearer error="invalid_token", {place}'
+
+
+def test_refusals_are_logged_a_limited_number_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    now = 0.0
+    log = RefusalLog(lambda: now)
+    for _ in range(MAX_REFUSAL_LINES + 5):
+        log.add("no\nreason", "lab", "192.0.2.1")
+    assert len(caplog.records) == MAX_REFUSAL_LINES
+    now = 60.0
+    log.add("no reason", "lab", "192.0.2.1")
+    assert [record.getMessage() for record in caplog.records][-3:] == [
+        "request refused: no\\nreason (room lab, from 192.0.2.1)",
+        "further requests were refused: 5",
+        "request refused: no reason (room lab, from 192.0.2.1)",
+    ]
 
 
 @pytest.mark.parametrize(

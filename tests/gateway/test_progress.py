@@ -77,11 +77,25 @@ async def test_value_becomes_progress(value: Any, facts: tuple[Any, ...]) -> Non
     assert message == facts[2] or (message is not None and message.startswith(f"{facts[2]}"))
 
 
-@pytest.mark.parametrize("first", [{"progress": 3}, {"progress": 2**63}, {"progress": -0.5}])
-async def test_values_without_a_number_count_on(first: dict[str, Any]) -> None:
-    begin, *others = [facts[0] for facts in await sent(first, "a", None, "b")]
-    assert [*others] == sorted({*others})
-    assert others[0] > begin
+@pytest.mark.parametrize(
+    ("values", "sent_numbers"),
+    [
+        (["a", None, "b", None], [(1, None), (2, None), (3, None), (4, None)]),
+        ([{"progress": 1, "total": 3}, "a", None], [(1, 3), (1.0001, 3), (1.0002, 3)]),
+        ([{"progress": 3, "total": 3}, "a", None], [(3, 3), (3.0001, None), (3.0002, None)]),
+        (
+            [{"progress": 1 / 3}, None, {"progress": 0.5}],
+            [(1 / 3, None), (0.3334, None), (0.5, None)],
+        ),
+        ([{"progress": -0.5}, None], [(-0.5, None), (-0.4999, None)]),
+        ([{"progress": 2**63}, None], [(2**63, None), (math.nextafter(2**63, math.inf), None)]),
+        (["a", {"progress": 0}, None], [(1, None), (0, None), (0.0001, None)]),
+    ],
+)
+async def test_values_without_a_number_count_on(
+    values: list[Any], sent_numbers: list[tuple[float, float | None]]
+) -> None:
+    assert [facts[:2] for facts in await sent(*values)] == sent_numbers
 
 
 async def test_count_ends_where_json_does() -> None:
@@ -99,7 +113,7 @@ async def test_silent_tool_is_told_until_its_end() -> None:
     assert client.facts[0] == (1, 5, None)
     numbers = [facts[0] for facts in client.facts]
     assert numbers == sorted({*numbers})
-    assert numbers[-1] < math.nextafter(1, 2) * 1.001
+    assert numbers[-1] < 1.1
     assert {facts[1:] for facts in client.facts} == {(5, None)}
     assert asyncio.all_tasks() == {asyncio.current_task()}
 

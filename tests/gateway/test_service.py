@@ -76,6 +76,10 @@ def waiting_call(server: TestServer) -> dict[str, Any]:
     return request(server, "tools/call", name="words__wait", arguments={})
 
 
+async def ignored(progress: float, total: float | None, message: str | None) -> None:
+    """Ask for progress."""
+
+
 async def is_draining(http: httpx2.AsyncClient, url: str) -> None:
     """Wait until the gateway says that it drains."""
     while (await http.get(f"{url}/healthz")).status_code != 503:
@@ -117,7 +121,8 @@ async def test_a_call_that_outlasts_the_drain_ends_with_a_result(
         asyncio.timeout(60),
     ):
         async with door.client(mode) as client:
-            call = asyncio.create_task(client.call_tool("words__wait", {}))
+            wait = client.call_tool("words__wait", {}, progress_callback=ignored)
+            call = asyncio.create_task(wait)
             await waiting.started.wait()
             await door.service.stop()
             result = await call

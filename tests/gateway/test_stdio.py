@@ -20,7 +20,8 @@ from mcp.client.stdio import StdioServerParameters
 
 from gateway.conftest import REVISIONS
 from gateway.test_tool_calls import words
-from support.processes.server_process import server_process
+from support.processes.server_process import ServerProcess, server_process
+from support.rooms.events import next_toolkit_event
 from toolbus import Key, ParticipantToken, ToolContext, Toolkit, tool
 from toolbus_server.testing import TestServer, running_server
 
@@ -48,7 +49,7 @@ def call(name: str, **arguments: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def editor(
-    url: str, token: str, mode: str, *options: str
+    url: str, token: str, mode: str, *options: str, program: tuple[str, str] = ("-m", "toolbus")
 ) -> AsyncIterator[tuple[Client, Callable[[], Awaitable[object]]]]:
     """Start it as the official client does; yield the client, and what waits for a change."""
     changes: asyncio.Queue[object] = asyncio.Queue()
@@ -57,14 +58,14 @@ async def editor(
         if isinstance(message, types.ToolListChangedNotification):
             changes.put_nowait(message)
 
-    program = StdioServerParameters(
+    parameters = StdioServerParameters(
         command=sys.executable,
-        args=["-m", "toolbus", "mcp", "--room", "lab", "--url", url, *options],
+        args=[*program, "mcp", "--room", "lab", "--url", url, *options],
         env={**NO_HOME, "TOOLBUS_TOKEN": token},
     )
     async with (
         asyncio.timeout(60),
-        Client(program, mode=mode, message_handler=on_message) as client,
+        Client(parameters, mode=mode, message_handler=on_message) as client,
         AsyncExitStack() as stack,
     ):
         wait: Callable[[], Awaitable[object]] = changes.get
@@ -193,15 +194,59 @@ async def test_editor_calls_tools_of_other_processes_and_cancels_one(mode: str) 
         await slow.has_ended.wait()
 
 
+@asynccontextmanager
+async def hosted(server: TestServer | ServerProcess) -> AsyncIterator[None]:
+    """Host a toolkit; others have been told of it when the block begins.
+
+    The server tells nobody of a toolkit that comes and goes within the time of one batch of events.
+    """
+    async with (
+        server.room("watcher") as watcher,
+        watcher.events(["toolkits"]) as events,
+        server.room("host") as host,
+        host.host(Waiting().toolkit),
+    ):
+        await next_toolkit_event(events)
+        yield
+
+
 @pytest.mark.parametrize("mode", REVISIONS)
 async def test_editor_is_told_of_a_toolkit_that_comes_and_goes(mode: str) -> None:
     async with (
         running_server() as server,
         editor(server.url, server.token("ann"), mode) as (client, changed),
     ):
-        async with server.room("host") as host, host.host(Waiting().toolkit):
+        async with hosted(server):
             await until_listed(client, changed, "slow__wait")
         await until_listed(client, changed)
+
+
+def waiting(seconds: float) -> tuple[str, str]:
+    """Return the program, whose requests wait so long for the room."""
+    waits = f"{{'tools/list': {seconds}, 'tools/call': {seconds}}}"
+    imports = "from toolbus.__main__ import main; from toolbus_gateway import stdio"
+    return "-c", f"{imports}; stdio._WAITS_S = {waits}; main()"
+
+
+@pytest.mark.parametrize("mode", REVISIONS)
+@pytest.mark.parametrize("is_call", [False, True])
+async def test_first_request_waits_for_the_room(mode: str, is_call: bool) -> None:
+    async with running_server() as server, server.room("host") as host, host.host(words()):
+        url, token = server.url, server.token("ann")
+        async with editor(url, token, mode, program=waiting(60)) as (client, _):
+            if is_call:
+                added = await client.call_tool("words__add", {"a": 1, "b": 2})
+                assert added.structured_content == {"result": 3}
+            else:
+                assert len(await names(client)) == 4
+
+
+async def test_empty_list_before_the_room_is_joined_is_not_used_again() -> None:
+    async with running_server() as server:
+        url, token = server.url, server.token("ann")
+    async with editor(url, token, MODERN, program=waiting(0.01)) as (client, _):
+        listed = await client.list_tools()
+        assert (listed.tools, listed.ttl_ms) == ([], 0)
 
 
 @pytest.mark.parametrize("mode", REVISIONS)
@@ -214,7 +259,7 @@ async def test_editor_may_start_before_the_server_which_may_restart(
             assert await names(client) == []
             for _ in range(2):
                 await server.start()
-                async with server.room("host") as host, host.host(Waiting().toolkit):
+                async with hosted(server):
                     await until_listed(client, changed, "slow__wait")
                 await until_listed(client, changed)
                 await server.end(signal.SIGKILL)
@@ -318,7 +363,7 @@ async def test_standard_output_carries_the_protocol_alone_also_after_bad_lines()
 async def test_call_before_the_server_runs_is_answered_and_the_log_says_why() -> None:
     async with running_server() as server:
         url, token = server.url, server.token("ann")
-    async with started(url, token, "--log-json") as pipes:
+    async with started(url, token, "--log-json", program=waiting(0.01)) as pipes:
         await pipes.initialize()
         pipes.send(call("words__add"))
         error = (await pipes.read())["error"]

@@ -60,6 +60,11 @@ async def test_tools_of_a_room_are_called_by_listed_names(door: Door, mode: str)
         assert failed.is_error
         assert failed.meta is not None
         assert failed.meta["toolbus/error"]["executed"] == "yes"
+        (words_of_error,) = (await client.call_tool("words__add", {"a": "x"})).content
+        assert isinstance(words_of_error, types.TextContent)
+        first, second = words_of_error.text.splitlines()  # a model mends both at once
+        assert "(invalid_arguments; executed: no)" in first
+        assert second.startswith("also: ")
 
 
 @pytest.mark.parametrize("mode", REVISIONS)

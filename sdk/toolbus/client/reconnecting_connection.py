@@ -461,4 +461,8 @@ class ReconnectingConnection:
         if websocket.subprotocol != SUBPROTOCOL:
             await websocket.close()
             raise foreign_server_error(settings.url, "a websocket of another protocol")
+        # They take 5 KiB of memory, and contain the token.
+        for head in (websocket.request, websocket.response):
+            if head is not None:
+                head.headers.clear()
         return made[-1]

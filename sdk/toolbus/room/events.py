@@ -6,6 +6,7 @@ Nothing here subscribes; see `subscriptions`.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -106,19 +107,24 @@ class EventQueue(Generic[T]):
         self.at_end: Callable[[], None] = at_end
         """Called by the reader after the end of the queue."""
         self._missed = missed
-        self._unread: asyncio.Queue[T | None] = asyncio.Queue()
+        # An `asyncio.Queue` takes twice the memory, of each of a program's many connections.
+        self._unread: deque[T | None] = deque()
+        self._has_unread = asyncio.Event()
 
     def put(self, event: T | None) -> None:
         """Add an event; None ends the reading."""
-        if event is not None and self._unread.qsize() >= _MAX_UNREAD:
-            while not self._unread.empty():
-                self._unread.get_nowait()
+        if event is not None and len(self._unread) >= _MAX_UNREAD:
+            self._unread.clear()
             event = self._missed(event)
-        self._unread.put_nowait(event)
+        self._unread.append(event)
+        self._has_unread.set()
 
     async def get(self) -> T | None:
         """Wait for the next event; None at the end."""
-        return await self._unread.get()
+        while not self._unread:
+            self._has_unread.clear()
+            await self._has_unread.wait()
+        return self._unread.popleft()
 
 
 _Opening: TypeAlias = Callable[[], AbstractAsyncContextManager[EventQueue[T]]]
