@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context as TaskContext
 from contextvars import copy_context
 from copy import copy
+from functools import cache, partial
 from time import monotonic
 from typing import Any
 
@@ -170,7 +171,8 @@ class Runner:
         self._unread = UnreadResults()
         self._abandoned: set[asyncio.Task[None]] = set()
         self._process_id = os.getpid()
-        self._threads = ThreadPoolExecutor(self._slots.total, "toolbus-tool")
+        # Made when it is first used: most participants of a room host nothing.
+        self._threads = cache(partial(ThreadPoolExecutor, self._slots.total, "toolbus-tool"))
         self._loop_is_ending = loop_is_ending
         self.owner_of: Callable[[], str] = owner_of
         """Returns the name of this host, for records of calls."""
@@ -313,7 +315,7 @@ class Runner:
                     names = describe_calls([call for call in self._running if call.task in left])
                     _logger.warning("%s did not end after the cancellation: left behind", names)
         finally:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads().shutdown(wait=False, cancel_futures=True)
             for call in self._running:  # left behind: no other end of them will be known
                 end_recording(call, None)
 
@@ -509,7 +511,7 @@ class Runner:
 
     def begin_thread(self, function: Callable[[], Any]) -> asyncio.Future[Any]:
         """Start a sync function on a thread."""
-        return self.loop.run_in_executor(self._threads, self._run_sync, function)
+        return self.loop.run_in_executor(self._threads(), self._run_sync, function)
 
     def _run_sync(self, function: Callable[[], Any]) -> Any:
         try:
