@@ -1,4 +1,7 @@
-"""`toolbus gateway`: it reads flags and variables, and runs the gateway until a signal ends it."""
+"""`toolbus gateway`: it reads flags and variables, and runs the gateway until a signal ends it.
+
+`toolbus serve --gateway` runs one by the same variables.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,24 @@ import asyncio
 import json as json_codec
 import logging
 import signal
-from collections.abc import Callable
-from dataclasses import dataclass
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import typer
+from typer.main import get_command
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.cli.error_report import reporting
 from toolbus.cli.listening import (
     listen_error,
     no_tls_warning,
+    no_trusted_hosts_warning,
     raise_descriptor_limit,
     read_origin,
     read_proxies,
@@ -43,7 +50,7 @@ from toolbus_gateway.limits import (
 from toolbus_gateway.service import GatewayService, GatewaySettings
 from toolbus_gateway.tool_calls import CallSettings
 
-__all__ = ["gateway"]
+__all__ = ["gateway", "running_beside"]
 
 _MIB = 1024 * 1024
 _Switch: TypeAlias = Literal["on", "off"]
@@ -51,15 +58,14 @@ _logger = bounded_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _AccessChoices:
-    """The flags about who may send requests."""
+class _Choices:
+    """The flags about requests and calls; `toolbus serve --gateway` has only their variables."""
 
     trusted_hosts: Annotated[
         list[str],
         typer.Option(
-            "--trusted-host",
             help="Name by which clients reach this gateway, with a port or for any; * is any "
-            "name. Repeat it for several. Names of this machine are always trusted.",
+            "name. Repeat it for several. Without it only those of loopback, such as localhost.",
             envvar="TOOLBUS_TRUSTED_HOSTS",
             metavar="NAME",
         ),
@@ -67,9 +73,8 @@ class _AccessChoices:
     trusted_origins: Annotated[
         list[str],
         typer.Option(
-            "--trusted-origin",
             help="Origin of web pages that may connect; * is any. Repeat it for several. Pages of "
-            "this machine always may.",
+            "loopback always may.",
             envvar="TOOLBUS_TRUSTED_ORIGINS",
             metavar="ORIGIN",
         ),
@@ -108,14 +113,35 @@ class _AccessChoices:
             min=0,
         ),
     ] = MAX_PER_TOKEN
+    call_timeout_s: Annotated[
+        float,
+        typer.Option(
+            "--call-timeout",
+            help="Seconds that a call may take; a tool may have a shorter time of its own.",
+            envvar="TOOLBUS_CALL_TIMEOUT",
+            min=0.001,
+            max=86_400,
+        ),
+    ] = CALL_TIMEOUT_S
+    max_result_mib: Annotated[
+        int,
+        typer.Option(
+            "--max-result",
+            help="Limit in MiB of the content of one result.",
+            envvar="TOOLBUS_MAX_RESULT",
+            metavar="MIB",
+            parser=read_mib,
+        ),
+    ] = MAX_RESULT_BYTES // _MIB
 
-    def to_settings(self) -> AccessSettings:
-        """Return what they mean. Raises UsageError."""
+    def settings(self, **more: Any) -> GatewaySettings:
+        """Return what they mean, with the other settings. Raises UsageError."""
         try:
             hosts = tuple(map(read_host, self.trusted_hosts))
         except ValueError as error:
-            raise UsageError(f"--trusted-host: {error}") from error
-        return AccessSettings(
+            raise UsageError(f"--trusted-hosts: {error}") from error
+        max_result_bytes = self.max_result_mib * _MIB
+        access = AccessSettings(
             trusted_hosts=hosts,
             trusted_origins=tuple(map(read_origin, self.trusted_origins)),
             trusted_proxies=read_proxies(self.trusted_proxies),
@@ -123,11 +149,13 @@ class _AccessChoices:
             max_per_address=self.max_per_address,
             max_per_token=self.max_per_token,
         )
+        calls = CallSettings(timeout_s=self.call_timeout_s, max_result_bytes=max_result_bytes)
+        return GatewaySettings(calls=calls, access=access, **more)
 
 
-@takes(_AccessChoices)
+@takes(_Choices)
 def gateway(  # noqa: PLR0913 - a parameter for each flag
-    access: _AccessChoices,
+    choices: _Choices,
     url: Annotated[
         str, typer.Option(help="The room server.", envvar="TOOLBUS_URL", metavar="URL")
     ] = DEFAULT_URL,
@@ -155,26 +183,6 @@ def gateway(  # noqa: PLR0913 - a parameter for each flag
         Path | None,
         typer.Option(help="The certificate's private key, a PEM file.", envvar="TOOLBUS_TLS_KEY"),
     ] = None,
-    call_timeout_s: Annotated[
-        float,
-        typer.Option(
-            "--call-timeout",
-            help="Seconds that a call may take; a tool may have a shorter time of its own.",
-            envvar="TOOLBUS_CALL_TIMEOUT",
-            min=0.001,
-            max=86_400,
-        ),
-    ] = CALL_TIMEOUT_S,
-    max_result_mib: Annotated[
-        int,
-        typer.Option(
-            "--max-result",
-            help="Limit in MiB of the content of one result.",
-            envvar="TOOLBUS_MAX_RESULT",
-            metavar="MIB",
-            parser=read_mib,
-        ),
-    ] = MAX_RESULT_BYTES // _MIB,
     drain_s: Annotated[
         float,
         typer.Option(
@@ -201,13 +209,11 @@ def gateway(  # noqa: PLR0913 - a parameter for each flag
             check_url(url)
         except ValueError as error:
             raise UsageError(str(error)) from error
-        settings = GatewaySettings(
+        settings = choices.settings(
             url=url,
             host=host,
             port=port,
             drain_s=drain_s,
-            calls=CallSettings(timeout_s=call_timeout_s, max_result_bytes=max_result_mib * _MIB),
-            access=access.to_settings(),
             tls=tls_context(tls_cert, tls_key),
             has_metrics=metrics == "on",
         )
@@ -217,6 +223,8 @@ def gateway(  # noqa: PLR0913 - a parameter for each flag
             LogOutput().start()
         if settings.tls is None and not is_loopback_host(host):
             warn(no_tls_warning(host))
+        if not choices.trusted_hosts and not is_loopback_host(host):
+            warn(no_trusted_hosts_warning(host))
 
         def announce(address: str) -> None:
             typer.echo(json_codec.dumps({"url": address}) if json else f"listening on {address}")
@@ -225,6 +233,58 @@ def gateway(  # noqa: PLR0913 - a parameter for each flag
         raise_descriptor_limit()
         with recorded("toolbus-gateway"):
             event_loop.run(_serve(settings, announce))
+
+
+@takes(_Choices)
+def _without_flags(choices: _Choices) -> None: ...
+
+
+def _chosen_by_variables() -> _Choices:
+    declared = typer.Typer(add_completion=False)
+    declared.command()(_without_flags)
+    try:
+        return _Choices(**get_command(declared).make_context("gateway", []).params)
+    except typer.BadParameter as error:
+        raise UsageError(error.format_message()) from error
+
+
+@asynccontextmanager
+async def running_beside(  # noqa: PLR0913 - what `toolbus_server.process.gateways` asks for
+    url: str,
+    *,
+    host: str,
+    port: int,
+    tls: ssl.SSLContext | None,
+    drain_s: float,
+    trusted_hosts: tuple[str, ...],
+    trusted_origins: tuple[str, ...],
+    trusted_proxies: tuple[str, ...],
+    has_metrics: bool,
+) -> AsyncIterator[str]:
+    """Run a gateway in the process of a room server, for the block; its address is what that gets.
+
+    Its limits are those of the variables that `toolbus gateway` reads.
+
+    Raises:
+        OSError: The address is not available.
+        UsageError: A trusted host or a variable is not valid.
+    """
+    choices = replace(
+        _chosen_by_variables(),
+        trusted_hosts=list(trusted_hosts),
+        trusted_origins=list(trusted_origins),
+        trusted_proxies=list(trusted_proxies),
+    )
+    service = GatewayService(
+        choices.settings(
+            url=url, host=host, port=port, drain_s=drain_s, tls=tls, has_metrics=has_metrics
+        )
+    )
+    await service.start()
+    try:
+        yield service.url
+    finally:
+        await service.stop()
 
 
 def _read_issuer(text: str) -> str:

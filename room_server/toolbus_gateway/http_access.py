@@ -137,7 +137,10 @@ class Guard:
         if len(hosts) != 1:  # a proxy before this server may have read another one of them
             return PlainTextResponse("A request has one Host.\n", HTTPStatus.BAD_REQUEST)
         if len(hosts[0]) > _MAX_HOST or not self._is_trusted_host(hosts[0]):
-            text = "This gateway does not answer for this Host: its operator names it.\n"
+            text = (
+                "This gateway does not answer for this Host: "
+                "its operator names it with --trusted-hosts.\n"
+            )
             return PlainTextResponse(text, HTTPStatus.MISDIRECTED_REQUEST)
         if not all(map(self._is_trusted_origin, headers.getlist("origin"))):
             text = "Pages from this origin may not use this gateway.\n"

@@ -6,8 +6,8 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, cast
@@ -18,14 +18,14 @@ from mcp.server.context import ServerRequestContext
 from toolbus.bounded_logging import bounded_logger
 from toolbus.forked_children import keep_from_children
 from toolbus_gateway.definitions import Definitions
-from toolbus_gateway.http_access import AccessSettings, read_host
+from toolbus_gateway.http_access import AccessSettings
 from toolbus_gateway.http_app import GatewayApp
 from toolbus_gateway.http_protocol import BoundedHttpProtocol, Connections
 from toolbus_gateway.mcp_server import ASKER_KEY, Asker, GatewayServer
 from toolbus_gateway.member_pool import MemberPool
 from toolbus_gateway.tool_calls import CallSettings
 
-__all__ = ["GatewayService", "GatewaySettings", "running_beside"]
+__all__ = ["GatewayService", "GatewaySettings"]
 
 _BACKLOG = 2_048
 _CLOSE_S = 1
@@ -136,47 +136,6 @@ class GatewayService:
             async with asyncio.timeout(seconds):
                 await self._app.requests.wait_idle()
         return not self._app.requests.running
-
-
-@asynccontextmanager
-async def running_beside(  # noqa: PLR0913 - what `toolbus_server.process.gateways` asks for
-    url: str,
-    *,
-    host: str,
-    port: int,
-    tls: ssl.SSLContext | None,
-    drain_s: float,
-    trusted_hosts: tuple[str, ...],
-    trusted_origins: tuple[str, ...],
-    trusted_proxies: tuple[str, ...],
-    has_metrics: bool,
-) -> AsyncIterator[str]:
-    """Run a gateway in the process of a room server, for the block; its address is what that gets.
-
-    Raises:
-        OSError: The address is not available.
-        ValueError: A trusted host is none.
-    """
-    access = AccessSettings(
-        trusted_hosts=tuple(map(read_host, trusted_hosts)),
-        trusted_origins=trusted_origins,
-        trusted_proxies=trusted_proxies,
-    )
-    settings = GatewaySettings(
-        url=url,
-        host=host,
-        port=port,
-        drain_s=drain_s,
-        access=access,
-        tls=tls,
-        has_metrics=has_metrics,
-    )
-    service = GatewayService(settings)
-    await service.start()
-    try:
-        yield service.url
-    finally:
-        await service.stop()
 
 
 def _asker_of(ctx: ServerRequestContext[Any, Any]) -> Asker:

@@ -18,6 +18,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from support.clients.certificates import make_pki
 from support.processes.command_line import SUM_TOOLS, CommandLine
+from toolbus.diagnostics.exit_codes import UsageError
 from toolbus_server.process import gateways
 
 DEV = ("serve", "--dev", "--port", "0", "--gateway", "--gateway-port", "0")
@@ -70,24 +71,47 @@ def test_a_gateway_that_cannot_run_beside_the_server_is_refused_with_words(tmp_p
             ("--workers", "2", "--redis", "redis://127.0.0.1:1"): "leave --workers out",
             pki.flags: "needs TOOLBUS_URL",
             ("--gateway-port", str(taken.getsockname()[1])): "another with --gateway-port",
-            ("--trusted-hosts", "a b"): "--gateway: 'a b' is not a host",
+            ("--trusted-hosts", "a b"): "--trusted-hosts: 'a b' is not a host",
         }
         for options, text in table.items():
             outcome = here.run_here(*DEV, *options)
             assert (options, outcome.code) == (options, 2)
             assert text in outcome.err
+    for name, value in {"CALL_TIMEOUT": "0", "MAX_RESULT": "1.5", "MAX_PER_TOKEN": "-1"}.items():
+        outcome = here.run_here(*DEV, **{f"TOOLBUS_{name}": value})
+        assert (name, outcome.code) == (name, 2)
+        assert f"TOOLBUS_{name}" in outcome.err
+
+
+def test_the_variables_of_the_gateway_command_count_beside_the_server_too(tmp_path: Path) -> None:
+    issuer = "https://login.example.org"
+    options = {"TOOLBUS_AUTHORIZATION_SERVERS": issuer}
+    with CommandLine(tmp_path).start(*DEV, "--json", **options) as server:
+        address = json.loads(server.line())["gateway"]
+        metadata = httpx2.get(f"{address}/.well-known/oauth-protected-resource").json()
+        assert metadata["authorization_servers"] == [issuer]
+        assert server.end().code == 0
+
+
+def test_beyond_this_machine_the_names_of_the_gateway_are_asked_for(tmp_path: Path) -> None:
+    here = CommandLine(tmp_path)
+    here.run_here("key", "create")
+    options = ("serve", "--keys", "keys.toml", "--host", "192.0.2.1", "--gateway")
+    for further, is_said in {(): True, ("--trusted-hosts", "a.example"): False}.items():
+        outcome = here.run_here(*options, *further)
+        assert ("clients from elsewhere get 421" in outcome.err) is is_said
 
 
 def test_with_a_certificate_the_gateway_connects_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def gateway(url: str, **_: Any) -> None:
-        raise ValueError(url)
+        raise UsageError(f"refused for {url}")
 
     monkeypatch.setattr(gateways, "load_gateway", lambda: gateway)
     pki = make_pki(tmp_path / "pki")
     named = CommandLine(tmp_path).at("wss://several.test:7717")
-    assert "--gateway: wss://several.test:7717" in named.run_here(*DEV, *pki.flags).err
+    assert "refused for wss://several.test:7717" in named.run_here(*DEV, *pki.flags).err
 
 
 @pytest.mark.parametrize("is_known", [False, True], ids=["no entry point", "no extra"])

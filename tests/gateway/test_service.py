@@ -251,8 +251,8 @@ async def test_the_command_ends_by_signals(tmp_path: Path, signals: str) -> None
 
 
 WRONG = {
-    ("--trusted-host", "a b"): "'a b' is not a host",
-    ("--trusted-origin", "app.example.org"): "is not an origin",
+    ("--trusted-hosts", "a b"): "'a b' is not a host",
+    ("--trusted-origins", "app.example.org"): "is not an origin",
     ("--trusted-proxies", "10.0.0.0/99"): "is not a network of proxies",
     ("--authorization-server", "login.example.org"): "is not an issuer",
     ("--tls-cert", "cert.pem"): "TLS needs both",
@@ -270,6 +270,7 @@ def test_wrong_options_are_refused_with_words(tmp_path: Path, options: tuple[str
     assert WRONG[options] in outcome.err
 
 
-def test_the_command_warns_beyond_this_machine_without_tls(tmp_path: Path) -> None:
+def test_the_command_warns_beyond_this_machine_without_tls_and_names(tmp_path: Path) -> None:
     outcome = CommandLine(tmp_path).run_here("gateway", "--host", "192.0.2.1")
     assert "NO TLS on 192.0.2.1" in outcome.err
+    assert "clients from elsewhere get 421" in outcome.err

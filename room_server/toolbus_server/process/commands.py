@@ -235,7 +235,8 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
         bool,
         typer.Option(
             "--gateway",
-            help="Let clients of MCP use the rooms too, as `toolbus gateway` does.",
+            help="Let clients of MCP use the rooms too, as `toolbus gateway` does, whose variables "
+            "are read: TOOLBUS_CALL_TIMEOUT, TOOLBUS_MAX_RESULT and others.",
             envvar="TOOLBUS_GATEWAY",
         ),
     ] = False,

@@ -21,7 +21,10 @@ _NAME = "mcp"
 
 
 class Gateway(Protocol):
-    """Opens a gateway. Its address is what the block gets; the end of the block drains it."""
+    """Opens a gateway. Its address is what the block gets; the end of the block drains it.
+
+    Raises `OSError` where the address is not available, `UsageError` for settings.
+    """
 
     def __call__(  # noqa: D102, PLR0913 - what an operator decides, one by one
         self,

@@ -22,6 +22,7 @@ from toolbus.bounded_logging import bounded_logger
 from toolbus.cli.listening import (
     listen_error,
     no_tls_warning,
+    no_trusted_hosts_warning,
     raise_descriptor_limit,
     read_origin,
     read_proxies,
@@ -109,6 +110,8 @@ class ServeOptions:
             raise UsageError(str(error)) from error
         if tls is None and not is_loopback_host(host):
             warn(no_tls_warning(host))
+        if self.gateway and not self.trusted_hosts and not is_loopback_host(host):
+            warn(no_trusted_hosts_warning(host))
         return ServerSettings(
             keys=keys,
             host=host,
@@ -339,8 +342,6 @@ async def _enter_gateway(
         return [await stack.enter_async_context(gateway)]
     except OSError as error:
         raise listen_error(error, settings.host, options.gateway_port, "--gateway-port") from error
-    except ValueError as error:
-        raise UsageError(f"--gateway: {error}") from error
 
 
 def log_to_stderr(node: str = "", output: LogOutput | None = None) -> None:

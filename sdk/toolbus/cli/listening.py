@@ -17,6 +17,7 @@ from toolbus.transport.client_addresses import read_networks
 __all__ = [
     "listen_error",
     "no_tls_warning",
+    "no_trusted_hosts_warning",
     "raise_descriptor_limit",
     "read_origin",
     "read_proxies",
@@ -54,6 +55,14 @@ def no_tls_warning(host: str) -> str:
     return (
         f"NO TLS on {host}: who can read this network can read tokens and calls; give a "
         "certificate with --tls-cert and --tls-key, or let only a proxy with TLS reach it"
+    )
+
+
+def no_trusted_hosts_warning(host: str) -> str:
+    """Return what a gateway says that listens beyond loopback and knows no name of its own."""
+    return (
+        f"no --trusted-hosts for {host}: clients from elsewhere get 421; give the names by which "
+        "they reach this gateway"
     )
 
 
