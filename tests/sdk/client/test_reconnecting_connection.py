@@ -520,3 +520,13 @@ async def test_reconnecting_to_a_server_that_keeps_leaving_backs_off(
         assert pauses[:6] == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0]
         assert len([peer for peer in connection._connections() if not peer.closed.is_set()]) <= 6
         await connection.stop()
+
+
+async def test_open_connection_has_no_headers_of_its_handshake() -> None:
+    async with running_server() as server, server.room("alice") as alice:
+        websocket = link_of(alice).websocket
+        assert websocket is not None
+        for head in (websocket.request, websocket.response):
+            assert head is not None
+            assert not head.headers  # one of them has the token
+        assert await alice.participants()
