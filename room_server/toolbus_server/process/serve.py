@@ -299,7 +299,7 @@ async def _serve(
             addresses = await _enter_gateway(stack, options, settings, variables, server.url)
             announce(server.url, *addresses)
             await stop.wait()
-    except UsageError:
+    except BaseException:
         await server.stop()
         raise
     finally:
