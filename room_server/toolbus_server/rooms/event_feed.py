@@ -129,8 +129,10 @@ class EventFeed:
     """Whether all toolkits have to be compared with changed grants."""
     _participants: dict[Participant, bool] = field(default_factory=dict)
     """Participants that changed, and whether they were present before the first change."""
-    _sent: dict[Participant | RegisteredToolkit, int] = field(default_factory=dict)
-    """The number of the change sent last, since a batch was read; of toolkits that of a removal."""
+    _sent: dict[Participant, int] = field(default_factory=dict)
+    """The number of the change that was sent last, since a batch was read."""
+    _removed: dict[tuple[str, bool, str, str], int] = field(default_factory=dict)
+    """The same of the removals of toolkits, by their place in lists."""
     _is_flushing: bool = False
     _counts: CallCounts | None = None
     """The counts of calls that were sent last, or those at the time of subscribing."""
@@ -297,9 +299,10 @@ class EventFeed:
             self._known = max(self._known, batch.end)
             if "toolkits" in self._topics:
                 for toolkit in batch.toolkits_for(self.participant.identity):
-                    if self._sent.get(toolkit) != toolkit.changed_at:
+                    if self._removed.get(toolkit.order) != toolkit.changed_at:
                         self._toolkits[toolkit] = None
             self._sent.clear()
+            self._removed.clear()
             yield
 
     def _send_participant(self, participant: Participant, was_present: bool) -> None:
@@ -319,6 +322,8 @@ class EventFeed:
             return
         last = self._shown.get(toolkit)
         if listing is None and last is None:
+            if toolkit.order in self._removed:  # one that comes and goes again and again
+                return
             visibility = self._state.visibility
             seen = yield from visibility.listed_tools(toolkit, self.participant, is_gone=True)
             if seen is None or "toolkits" not in self._topics:
@@ -326,7 +331,7 @@ class EventFeed:
         if listing is None:
             # Also one that was not reported yet: the subscriber may have listed it meanwhile.
             self._shown.pop(toolkit, None)
-            self._sent[toolkit] = toolkit.changed_at
+            self._removed[toolkit.order] = toolkit.changed_at
             self._send("toolkit_removed", {"toolkit": self._pack_toolkit(toolkit, None)})
             return
         if last is not None and last.changed_at == toolkit.changed_at:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -14,7 +16,6 @@ from support.redis.server import RedisServer
 from toolbus import DeadlineExceeded, NoHost, Toolkit, Unavailable, tool
 from toolbus_server.cluster import node as node_module
 from toolbus_server.cluster.replicated_room import ReplicatedRoom
-from toolbus_server.rooms.hub import Hub
 from toolbus_server.testing import TestServer
 from toolbus_server.websocket import leaving
 
@@ -112,11 +113,13 @@ async def test_a_call_that_arrives_during_a_drain_is_served_before_the_node_leav
         await go.wait()
         return "said"
 
-    async def nothing_left(_hub: Hub) -> None:
+    async def nothing_left(*waits: Coroutine[Any, Any, None]) -> None:
+        for wait in waits:
+            wait.close()
         await began.wait()  # as if that came right after it
         asyncio.get_running_loop().call_soon(go.set)
 
-    monkeypatch.setattr(leaving, "_until_empty_or_idle", nothing_left)
+    monkeypatch.setattr(leaving, "wait_for_first", nothing_left)
     async with asyncio.timeout(TIME_S), nodes(redis, drain_s=10.0) as (here, there):
         async with hosted(there, say), here.room("me") as me:
             await until_listed(me, "kit")

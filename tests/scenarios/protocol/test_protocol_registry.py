@@ -410,8 +410,7 @@ async def test_changes_within_one_delay_are_reported_once(
     ):
         await ask(bob, Subscribe(1, ["toolkits"]))
         one_breath: list[Register | Unregister] = [
-            offer(toolkit_of("brief", "x"), 1),
-            Unregister(2, "brief", True),
+            *(offer(toolkit_of("brief", "x"), 1), Unregister(2, "brief", True)) * 3,
             offer(toolkit_of("hidden", "x"), 1, public=False),
             Unregister(2, "hidden", False),
             offer(ECHO, 3),
