@@ -394,6 +394,7 @@ async def test_token_that_is_refused_ends_it_with_the_reason(
     token: Callable[[TestServer], str], code: int, text: str
 ) -> None:
     async with running_server() as server, started(server.url, token(server)) as pipes:
+        await pipes.process.wait()  # the end of its input would end it, too
         ended, errors = await pipes.ended()
     assert ended == code
     assert text in errors
