@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 
 from toolbus.auth.grants import ToolRights
@@ -54,8 +55,8 @@ class Member:
         self._is_absence_logged = False
         self._subscribing = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
-        self._listeners: dict[object, Callable[[], None]] = {}
-        self._ends: dict[object, Callable[[], None]] = {}
+        self._listeners: set[Callable[[], None]] = set()
+        self._ends: set[Callable[[], None]] = set()
 
     async def aclose(self) -> None:
         """Leave the room."""
@@ -80,11 +81,13 @@ class Member:
 
     def on_change(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call a function at each change of the tools; the result ends that."""
-        return _added(self._listeners, listener)
+        self._listeners.add(listener)
+        return partial(self._listeners.discard, listener)
 
     def on_end(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Call a function when a connection that is followed ends; the result takes it back."""
-        return _added(self._ends, listener)
+        self._ends.add(listener)
+        return partial(self._ends.discard, listener)
 
     def known_listing(self, target: Target) -> Listing | None:
         """Return the tools under a path, if they are known now and can be called."""
@@ -189,14 +192,14 @@ class Member:
 
     def _end_following(self, task: asyncio.Task[None]) -> None:
         self._forget_listings()
-        for listener in list(self._ends.values()):
+        for listener in list(self._ends):
             listener()
         if not task.cancelled() and (error := task.exception()) is not None:
             _logger.info("the tools of a room are not followed any more: %s", error)
 
     def _change(self) -> None:
         self._forget_listings()
-        for listener in list(self._listeners.values()):
+        for listener in list(self._listeners):
             listener()
 
     def _forget_listings(self) -> None:
@@ -258,18 +261,6 @@ class Member:
         # It is kept once for all members, not with each of them.
         connection_of(self.room).manifests.forget(key)
         return proxy
-
-
-def _added(
-    listeners: dict[object, Callable[[], None]], listener: Callable[[], None]
-) -> Callable[[], None]:
-    key = object()
-    listeners[key] = listener
-
-    def remove() -> None:
-        listeners.pop(key, None)
-
-    return remove
 
 
 def _is_own(info: ToolkitInfo, me: tuple[str, str]) -> bool:
