@@ -51,17 +51,31 @@ class GatewaySettings:
     """Whether `/metrics` is answered."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """What a service consists of from its start to its end."""
+
+    pool: MemberPool
+    gateway: GatewayServer
+    app: GatewayApp
+    connections: Connections
+    server: _Server
+    serving: asyncio.Task[None]
+
+    async def is_idle_within(self, seconds: float) -> bool:
+        """Wait until no request runs, or the time is over; return whether none runs."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.app.requests.wait_idle()
+        return not self.app.requests.running
+
+
 class GatewayService:
     """A gateway that listens from `start` to `stop`."""
 
     def __init__(self, settings: GatewaySettings) -> None:
         self._settings = settings
-        self._server: _Server | None = None
-        self._serving: asyncio.Task[None] | None = None
-        self._gateway: GatewayServer | None = None
-        self._app: GatewayApp | None = None
-        self._connections: Connections | None = None
-        self._pool: MemberPool | None = None
+        self._running: _Running | None = None
         self._port = settings.port
 
     @property
@@ -76,16 +90,15 @@ class GatewayService:
         settings = self._settings
         listener = _listener(settings.host, settings.port)
         self._port = listener.getsockname()[1]
-        pool = self._pool = MemberPool(settings.url, Definitions())
-        gateway = self._gateway = GatewayServer(_asker_of, settings.calls)
+        pool = MemberPool(settings.url, Definitions())
+        gateway = GatewayServer(_asker_of, settings.calls)
         access = settings.access
-        self._app = GatewayApp(pool, gateway, access, has_metrics=settings.has_metrics)
+        app = GatewayApp(pool, gateway, access, has_metrics=settings.has_metrics)
         connections = Connections(access.max_per_address, access.trusted_proxies, settings.tls)
-        self._connections = connections
         # uvicorn warns of each request that is not HTTP: anybody could fill the log.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # noqa: TID251 - not ours
         config = uvicorn.Config(
-            self._app.asgi,
+            app.asgi,
             # It only calls the class: what else it takes from one, a `partial` has not.
             http=cast("type[asyncio.Protocol]", partial(BoundedHttpProtocol, connections)),
             ws="none",
@@ -98,9 +111,10 @@ class GatewayService:
             proxy_headers=False,
             timeout_graceful_shutdown=_CLOSE_S,
         )
-        self._server = _Server(config)
-        self._serving = asyncio.create_task(self._server.serve([listener]))
-        await self._server.has_started.wait()
+        server = _Server(config)
+        serving = asyncio.create_task(server.serve([listener]))
+        self._running = _Running(pool, gateway, app, connections, server, serving)
+        await server.has_started.wait()
 
     async def stop(self) -> None:
         """Drain, then end.
@@ -109,33 +123,23 @@ class GatewayService:
         those that run may take `drain_s` to end. Only then the connections to rooms close, so that
         those that still run end with an error.
         """
-        if self._server is None or self._serving is None:
+        running = self._running
+        if running is None:
             return
-        assert self._app is not None
-        assert self._gateway is not None
-        assert self._pool is not None
-        self._app.is_draining = True
-        self._gateway.end_listening()
-        if not await self._is_idle_within(self._settings.drain_s):
-            running = len(self._app.requests.running)
-            _logger.warning("requests that have not ended in time are cancelled: %d", running)
-            self._gateway.running.end_all()
-            await self._pool.aclose()
-            if not await self._is_idle_within(_CLOSE_S):
+        running.app.is_draining = True
+        running.gateway.end_listening()
+        if not await running.is_idle_within(self._settings.drain_s):
+            count = len(running.app.requests.running)
+            _logger.warning("requests that have not ended in time are cancelled: %d", count)
+            running.gateway.running.end_all()
+            await running.pool.aclose()
+            if not await running.is_idle_within(_CLOSE_S):
                 # uvicorn would cancel their tasks, with a traceback for each.
-                for connection in list(self._server.server_state.connections):
+                for connection in list(running.server.server_state.connections):
                     connection.transport.abort()
-        self._server.should_exit = True
-        await self._serving
-        assert self._connections is not None
-        await self._connections.abort_handshakes()
-
-    async def _is_idle_within(self, seconds: float) -> bool:
-        assert self._app is not None
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._app.requests.wait_idle()
-        return not self._app.requests.running
+        running.server.should_exit = True
+        await running.serving
+        await running.connections.abort_handshakes()
 
 
 def _asker_of(ctx: ServerRequestContext[Any, Any]) -> Asker:
