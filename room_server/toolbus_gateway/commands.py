@@ -5,10 +5,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json as json_codec
 import logging
-import signal
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -33,10 +31,9 @@ from toolbus.cli.listening import (
     tls_context,
 )
 from toolbus.cli.options import check_drain, check_listen_host, read_mib, takes
+from toolbus.cli.signals import stop_on_signals
 from toolbus.concurrency import event_loop
-from toolbus.concurrency.thread_signals import STOP_SIGNALS
 from toolbus.diagnostics.exit_codes import UsageError
-from toolbus.forked_children import keep_handler_from_children
 from toolbus.log_output import LogOutput, chosen_output
 from toolbus.settings import DEFAULT_URL, check_url, is_loopback_host
 from toolbus.telemetry.tracing import recorded
@@ -299,19 +296,7 @@ def _read_issuer(text: str) -> str:
 
 
 async def _serve(settings: GatewaySettings, announce: Callable[[str], None]) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def on_signal() -> None:
-        for number in STOP_SIGNALS:  # the next signal ends the process at once
-            loop.remove_signal_handler(number)
-            # Python's own for Ctrl-C raises in any task, also in uvicorn's, which log and go on.
-            signal.signal(number, signal.SIG_DFL)
-        stop.set()
-
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, on_signal)
-        keep_handler_from_children(number)
+    stop = stop_on_signals(once=True)
     service = GatewayService(settings)
     try:
         await service.start()

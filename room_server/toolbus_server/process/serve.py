@@ -28,10 +28,9 @@ from toolbus.cli.listening import (
     read_proxies,
     tls_context,
 )
+from toolbus.cli.signals import stop_on_signals
 from toolbus.concurrency import event_loop
-from toolbus.concurrency.thread_signals import STOP_SIGNALS
 from toolbus.diagnostics.exit_codes import UsageError
-from toolbus.forked_children import keep_handler_from_children
 from toolbus.log_output import LogOutput
 from toolbus.settings import DEV_KEYS_FILE, home_of, is_loopback_host
 from toolbus.telemetry.tracing import recorded
@@ -277,11 +276,7 @@ async def _serve(
     announce: Callable[..., object],
     supervisor: int | None,
 ) -> None:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, _on_stop_signal, stop)
-        keep_handler_from_children(number)
+    loop, stop = asyncio.get_running_loop(), stop_on_signals(once=True)
     server = RoomServer(settings)
     reloader = KeyReloader(options.key_files(variables), settings.keys, server.trust)
     if options.keys is not None:  # otherwise SIGHUP means that the terminal is closed
@@ -369,14 +364,6 @@ async def run_until_stopped(work: Coroutine[Any, Any, None], stop: asyncio.Event
     if is_done:
         working.result()
     return is_done
-
-
-def _on_stop_signal(stop: asyncio.Event) -> None:
-    for number in STOP_SIGNALS:  # the next signal ends the process at once
-        asyncio.get_running_loop().remove_signal_handler(number)
-        # Python's own for Ctrl-C raises in any task, also in those of a gateway, which go on.
-        signal.signal(number, signal.SIG_DFL)
-    stop.set()
 
 
 def _stop_at_end(descriptor: int, stop: asyncio.Event) -> None:

@@ -14,13 +14,25 @@ from toolbus.forked_children import keep_handler_from_children
 __all__ = ["cancel_on_sigterm", "stop_on_signals"]
 
 
-def stop_on_signals() -> asyncio.Event:
-    """Return an event that Ctrl-C and SIGTERM set from now on, instead of their default action."""
-    stop = asyncio.Event()
+def stop_on_signals(*, once: bool = False) -> asyncio.Event:
+    """Return an event that Ctrl-C and SIGTERM set from now on, instead of their default action.
+
+    With `once` a second signal ends the process at once.
+    """
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
+
+    def on_signal() -> None:
+        if once:
+            for number in STOP_SIGNALS:
+                loop.remove_signal_handler(number)
+                # Python's own for Ctrl-C raises in any task, also in uvicorn's, which go on.
+                signal.signal(number, signal.SIG_DFL)
+        stop.set()
+
     # Not possible on Windows and outside the main thread: KeyboardInterrupt ends the command there.
     with suppress(NotImplementedError, RuntimeError, ValueError):
         for number in STOP_SIGNALS:
-            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+            loop.add_signal_handler(number, on_signal)
             keep_handler_from_children(number)
     return stop
 
