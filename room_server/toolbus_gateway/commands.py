@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
@@ -30,7 +29,16 @@ from toolbus.cli.listening import (
     read_proxies,
     tls_context,
 )
-from toolbus.cli.options import check_drain, check_listen_host, read_mib, takes
+from toolbus.cli.options import (
+    ListenHost,
+    ListenPort,
+    ServerDrain,
+    TlsCert,
+    TlsKey,
+    TrustedProxies,
+    read_mib,
+    takes,
+)
 from toolbus.cli.signals import stop_on_signals
 from toolbus.concurrency import event_loop
 from toolbus.diagnostics.exit_codes import UsageError
@@ -76,14 +84,7 @@ class _Choices:
             metavar="ORIGIN",
         ),
     ] = ()  # type: ignore[assignment]
-    trusted_proxies: Annotated[
-        list[str],
-        typer.Option(
-            help="Networks of proxies whose X-Forwarded-For names the client, such as 10.0.0.0/8.",
-            envvar="TOOLBUS_TRUSTED_PROXIES",
-            metavar="CIDR[,CIDR]",
-        ),
-    ] = ()  # type: ignore[assignment]
+    trusted_proxies: TrustedProxies = ()  # type: ignore[assignment]
     authorization_servers: Annotated[
         list[str],
         typer.Option(
@@ -156,39 +157,11 @@ def gateway(  # noqa: PLR0913 - a parameter for each flag
     url: Annotated[
         str, typer.Option(help="The room server.", envvar="TOOLBUS_URL", metavar="URL")
     ] = DEFAULT_URL,
-    host: Annotated[
-        str,
-        typer.Option(
-            help="Address to listen on.", envvar="TOOLBUS_LISTEN_HOST", callback=check_listen_host
-        ),
-    ] = "127.0.0.1",
-    # Not TOOLBUS_GATEWAY_PORT: Kubernetes sets it for a service named toolbus-gateway.
-    port: Annotated[
-        int,
-        typer.Option(
-            help="Port to listen on; 0 takes a free one.",
-            envvar="TOOLBUS_LISTEN_PORT",
-            min=0,
-            max=65535,
-        ),
-    ] = 7718,
-    tls_cert: Annotated[
-        Path | None,
-        typer.Option(help="Certificate for TLS, a PEM file.", envvar="TOOLBUS_TLS_CERT"),
-    ] = None,
-    tls_key: Annotated[
-        Path | None,
-        typer.Option(help="The certificate's private key, a PEM file.", envvar="TOOLBUS_TLS_KEY"),
-    ] = None,
-    drain_s: Annotated[
-        float,
-        typer.Option(
-            "--drain",
-            help="Seconds that running calls may take to finish at shutdown.",
-            envvar="TOOLBUS_DRAIN",
-            callback=check_drain,
-        ),
-    ] = 10.0,
+    host: ListenHost = "127.0.0.1",
+    port: ListenPort = 7718,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    drain_s: ServerDrain = 10.0,
     metrics: Annotated[
         _Switch,
         typer.Option(help="Whether /metrics is answered.", envvar="TOOLBUS_METRICS"),

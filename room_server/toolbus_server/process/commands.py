@@ -22,7 +22,15 @@ from pydantic import TypeAdapter
 from toolbus.auth.keys import Algorithm, Key, KeyRing
 from toolbus.bounded_logging import bounded_logger
 from toolbus.cli.error_report import reporting
-from toolbus.cli.options import check_drain, check_listen_host, read_mib
+from toolbus.cli.options import (
+    ListenHost,
+    ListenPort,
+    ServerDrain,
+    TlsCert,
+    TlsKey,
+    TrustedProxies,
+    read_mib,
+)
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.log_output import chosen_output
 from toolbus_server.process.key_files import add_key
@@ -107,22 +115,8 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
     dev: Annotated[
         bool, typer.Option("--dev", help="Listen on loopback only, with a development key.")
     ] = False,
-    # Not TOOLBUS_HOST and TOOLBUS_PORT: Kubernetes sets the latter for a service named toolbus.
-    host: Annotated[
-        str,
-        typer.Option(
-            help="Address to listen on.", envvar="TOOLBUS_LISTEN_HOST", callback=check_listen_host
-        ),
-    ] = "127.0.0.1",
-    port: Annotated[
-        int,
-        typer.Option(
-            help="Port to listen on; 0 takes a free one.",
-            envvar="TOOLBUS_LISTEN_PORT",
-            min=0,
-            max=65535,
-        ),
-    ] = 7717,
+    host: ListenHost = "127.0.0.1",
+    port: ListenPort = 7717,
     keys: Annotated[
         Path | None, typer.Option(help="File with the trusted keys.", envvar="TOOLBUS_KEYS")
     ] = None,
@@ -134,23 +128,9 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
             envvar="TOOLBUS_ALLOW_QUERY_TOKEN",
         ),
     ] = False,
-    drain_s: Annotated[
-        float,
-        typer.Option(
-            "--drain",
-            help="Seconds that running calls may take to finish at shutdown.",
-            envvar="TOOLBUS_DRAIN",
-            callback=check_drain,
-        ),
-    ] = 10.0,
-    tls_cert: Annotated[
-        Path | None,
-        typer.Option(help="Certificate for TLS, a PEM file.", envvar="TOOLBUS_TLS_CERT"),
-    ] = None,
-    tls_key: Annotated[
-        Path | None,
-        typer.Option(help="The certificate's private key, a PEM file.", envvar="TOOLBUS_TLS_KEY"),
-    ] = None,
+    drain_s: ServerDrain = 10.0,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     trusted_origins: Annotated[
         list[str],
         typer.Option(
@@ -192,14 +172,7 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
             parser=read_mib,
         ),
     ] = 1_024,
-    trusted_proxies: Annotated[
-        list[str],
-        typer.Option(
-            help="Networks of proxies whose X-Forwarded-For names the client, such as 10.0.0.0/8.",
-            envvar="TOOLBUS_TRUSTED_PROXIES",
-            metavar="CIDR[,CIDR]",
-        ),
-    ] = [],  # noqa: B006 - typer makes a new one
+    trusted_proxies: TrustedProxies = [],  # noqa: B006 - typer makes a new one
     redis: Annotated[
         str | None,
         typer.Option(
@@ -240,7 +213,6 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
             envvar="TOOLBUS_GATEWAY",
         ),
     ] = False,
-    # Not TOOLBUS_GATEWAY_PORT: Kubernetes sets it for a service named toolbus-gateway.
     gateway_port: Annotated[
         int,
         typer.Option(

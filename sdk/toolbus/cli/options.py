@@ -31,7 +31,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Instance",
+    "ListenHost",
+    "ListenPort",
     "RecordChoices",
+    "ServerDrain",
+    "TlsCert",
+    "TlsKey",
+    "TrustedProxies",
     "add_log_options",
     "check_drain",
     "check_listen_host",
@@ -335,6 +341,51 @@ def read_mib(value: str | int) -> int:
         return int(text)
     text = text[:SHOWN_CHARS]
     raise typer.BadParameter(f"{text!r} is not a whole number of MiB: write 64 for 64 MiB")
+
+
+# Declared once for the commands that listen
+
+ListenHost: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        help="Address to listen on.", envvar="TOOLBUS_LISTEN_HOST", callback=check_listen_host
+    ),
+]
+# Not TOOLBUS_PORT and TOOLBUS_GATEWAY_PORT: Kubernetes sets them for services of these names.
+ListenPort: TypeAlias = Annotated[
+    int,
+    typer.Option(
+        help="Port to listen on; 0 takes a free one.",
+        envvar="TOOLBUS_LISTEN_PORT",
+        min=0,
+        max=65535,
+    ),
+]
+ServerDrain: TypeAlias = Annotated[
+    float,
+    typer.Option(
+        "--drain",
+        help="Seconds that running calls may take to finish at shutdown.",
+        envvar="TOOLBUS_DRAIN",
+        callback=check_drain,
+    ),
+]
+TlsCert: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(help="Certificate for TLS, a PEM file.", envvar="TOOLBUS_TLS_CERT"),
+]
+TlsKey: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(help="The certificate's private key, a PEM file.", envvar="TOOLBUS_TLS_KEY"),
+]
+TrustedProxies: TypeAlias = Annotated[
+    list[str],
+    typer.Option(
+        help="Networks of proxies whose X-Forwarded-For names the client, such as 10.0.0.0/8.",
+        envvar="TOOLBUS_TRUSTED_PROXIES",
+        metavar="CIDR[,CIDR]",
+    ),
+]
 
 
 def warn_if_readable(flag: str, path: Path) -> None:
