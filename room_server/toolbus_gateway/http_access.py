@@ -90,7 +90,7 @@ def bearer_of(headers: Headers) -> str | None:
 class Guard:
     """Refuses requests for other hosts and of pages from other origins, before an application.
 
-    A page that a browser was led to by a changed name, or that is of somebody else, could use a
+    A web page of another origin, or one that reaches this address by DNS rebinding, could use a
     gateway on its user's machine. For trusted origins it adds the headers of CORS.
 
     It puts the address of the client, and its scheme, in the place of those of a trusted proxy.
