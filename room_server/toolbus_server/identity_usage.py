@@ -17,6 +17,7 @@ from toolbus_server.limits import RateLimiter
 
 __all__ = [
     "MAX_CHANGES",
+    "MAX_HELD_BYTES",
     "MAX_MANIFEST_BYTES",
     "MAX_PARKED_NAMES",
     "MAX_SUBSCRIBED_TOOLKITS",
@@ -49,6 +50,8 @@ MAX_PARKED_NAMES = 1_024
 """Reserved names in rooms without participants; further ones are free at once."""
 MAX_UNREAD_BYTES = 64 * 1024 * 1024
 """Bytes that wait to be read; beyond it the connections with most of them are closed (4430)."""
+MAX_HELD_BYTES = 64 * 1024 * 1024
+"""Bytes of what hosts ask persons about: their calls may wait for hours."""
 _RETRY_AFTER_S = 1.0
 
 
@@ -71,6 +74,8 @@ class IdentityUsage:
     """What its subscriptions count, in toolkits (EVENT-5)."""
     parked_names: int = 0
     """Its reserved names in rooms without participants (REG-18)."""
+    held_bytes: int = 0
+    """Bytes of what its hosts ask persons about (PROTOCOL.md, HOLD-9)."""
     unread_bytes: int = 0
     """Bytes that wait until its connections read them (CONN-14)."""
 

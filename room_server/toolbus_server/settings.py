@@ -21,6 +21,11 @@ class ServerSettings:
 
     keys: KeyRing
     """The keys whose tokens are accepted, at least one; `RoomServer.trust` replaces them."""
+    development_keys: frozenset[str] = frozenset()
+    """The ids of those of the keys with which one person tries all of it on this machine.
+
+    A token of such a key may approve calls of tools that its own participant hosts.
+    """
     host: str = "127.0.0.1"
     """The address to listen on."""
     port: int = 7717

@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.chunks.chunk_types import LinkChunk as LinkChunk
     from toolbus.chunks.chunk_types import MixedChunk as MixedChunk
     from toolbus.chunks.chunk_types import TextChunk as TextChunk
+    from toolbus.client.held_calls import HeldCall as HeldCall
     from toolbus.client.streaming_call import ChunkStream as ChunkStream
     from toolbus.errors import AlreadyExists as AlreadyExists
     from toolbus.errors import ApprovalDenied as ApprovalDenied
@@ -76,6 +77,7 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.models.token_usage import TokenUsage as TokenUsage
     from toolbus.permissions.assessment import Assessment as Assessment
     from toolbus.permissions.decision import PermissionDecision as PermissionDecision
+    from toolbus.permissions.granted_rules import GrantedRule as GrantedRule
     from toolbus.permissions.permissions import Permissions as Permissions
     from toolbus.permissions.rule import Rule as Rule
     from toolbus.permissions.rule_file import RuleFileError as RuleFileError
@@ -88,6 +90,8 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.room.calls import EndedCall as EndedCall
     from toolbus.room.events import EventStream as EventStream
     from toolbus.room.events import RoomEvent as RoomEvent
+    from toolbus.room.holds import HoldBody as HoldBody
+    from toolbus.room.holds import HoldInfo as HoldInfo
     from toolbus.room.lock_file import LockedToolkit as LockedToolkit
     from toolbus.room.lock_file import LockFile as LockFile
     from toolbus.room.participants import BuilderInfo as BuilderInfo
@@ -121,7 +125,6 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.turns.builders import ToolkitConfig as ToolkitConfig
     from toolbus.turns.builders import builder_of as builder_of
     from toolbus.turns.builders import make_toolkits as make_toolkits
-    from toolbus.turns.granted_rules import GrantedRule as GrantedRule
     from toolbus.turns.model_tools import ModelTool as ModelTool
     from toolbus.turns.terminal_approvals import approve_in_terminal as approve_in_terminal
     from toolbus.turns.tool_groups import SkillEntry as SkillEntry

@@ -15,7 +15,7 @@ __all__ = ["RENAMED_PARTS", "PublicNames", "missing"]
 _MODULES = {
     "toolbus.turns.agent_state": "AgentState",
     "toolbus.turns.builders": "ToolkitBuilder ToolkitConfig builder_of make_toolkits",
-    "toolbus.turns.granted_rules": "GrantedRule",
+    "toolbus.permissions.granted_rules": "GrantedRule",
     "toolbus.turns.model_tools": "ModelTool",
     "toolbus.turns.approvals": "ApprovalDecision ApprovalRequest",
     "toolbus.turns.tool_groups": "SkillEntry SkillListing SkillText ToolGroup skill_viewer",
@@ -30,6 +30,7 @@ _MODULES = {
     "toolbus.chunks.chunk_types": (
         "Chunk EmptyChunk FileChunk JsonChunk LinkChunk MixedChunk TextChunk"
     ),
+    "toolbus.client.held_calls": "HeldCall",
     "toolbus.client.streaming_call": "ChunkStream",
     "toolbus.agents.agent": "Agent RunResult",
     "toolbus.agents.agent_events": "AgentEvent",
@@ -62,6 +63,7 @@ _MODULES = {
     "toolbus.records.sqlite_file": "RecordsUnavailable",
     "toolbus.room.calls": "CallExplanation CallReport EndedCall",
     "toolbus.room.events": "EventStream RoomEvent",
+    "toolbus.room.holds": "HoldBody HoldInfo",
     "toolbus.room.lock_file": "LockFile LockedToolkit",
     "toolbus.room.participants": "BuilderInfo Message ParticipantInfo",
     "toolbus.room.room": "Room",

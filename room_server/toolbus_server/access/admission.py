@@ -95,6 +95,8 @@ class Admitted:
     """Whether it accepts large files in chunks from calls that are not streams."""
     reads_parts: bool = False
     """Whether it also accepts any other large result in parts."""
+    reads_holds: bool = False
+    """Whether it is told that a call of it waits for a person."""
 
 
 class _Request(NamedTuple):
@@ -105,6 +107,7 @@ class _Request(NamedTuple):
     reads_chunks: bool
     reads_parts: bool
     assesses: bool
+    reads_holds: bool
     elsewhere: bool
     """Whether it is refused where this instance has a connection already."""
 
@@ -122,23 +125,6 @@ class _Refused(Exception):
 def _interned(scope: ApiScope) -> ApiScope:
     """Return one object for equal scopes: thousands of services share one."""
     return scope
-
-
-def _admitted(token: VerifiedToken, room: str, instance: str, epoch: int) -> Admitted:
-    participant = Participant(
-        id=ParticipantId(secrets.token_hex(8)),
-        identity=Identity(token.issuer, token.name),
-        role=token.role,
-        instance=instance,
-        epoch=epoch,
-        scope=_interned(token.api),
-        rooms=tuple(token.room),
-        jti=token.jti,
-        issued_at=token.issued_at,
-    )
-    life_s = token.expires_at - token.issued_at
-    renew_at = token.issued_at + _RENEWED_AFTER * life_s
-    return Admitted(room, participant, token.expires_at + LEEWAY_S, renew_at)
 
 
 class Admission:
@@ -225,9 +211,31 @@ class Admission:
             raise _Refused(_REPLACED, "old_epoch")
         if current is None:  # a newer connection of an instance replaces one that is counted
             self._check_quotas(identity, request)
-        admitted = _admitted(token, request.room, request.instance, request.epoch)
+        admitted = self._admitted(token, request.room, request.instance, request.epoch)
         admitted.participant.assesses = request.assesses
-        return replace(admitted, reads_chunks=request.reads_chunks, reads_parts=request.reads_parts)
+        return replace(
+            admitted,
+            reads_chunks=request.reads_chunks,
+            reads_parts=request.reads_parts,
+            reads_holds=request.reads_holds,
+        )
+
+    def _admitted(self, token: VerifiedToken, room: str, instance: str, epoch: int) -> Admitted:
+        participant = Participant(
+            id=ParticipantId(secrets.token_hex(8)),
+            identity=Identity(token.issuer, token.name),
+            role=token.role,
+            instance=instance,
+            epoch=epoch,
+            scope=_interned(token.api),
+            rooms=tuple(token.room),
+            jti=token.jti,
+            issued_at=token.issued_at,
+            is_developer=token.key_id in self._settings.development_keys,
+        )
+        life_s = token.expires_at - token.issued_at
+        renew_at = token.issued_at + _RENEWED_AFTER * life_s
+        return Admitted(room, participant, token.expires_at + LEEWAY_S, renew_at)
 
     def _check_quotas(self, identity: Identity, request: _Request) -> None:
         if self.quotas.is_full(identity):
@@ -266,7 +274,7 @@ class Admission:
         identity = Identity(token.issuer, token.name)
         if identity != participant.identity or not token.allows_room(room):
             return None
-        return _admitted(token, room, participant.instance, participant.epoch)
+        return self._admitted(token, room, participant.instance, participant.epoch)
 
     def _read(self, path: str, headers: Headers, offered: list[str]) -> _Request:
         location, _, query_text = path.partition("?")
@@ -297,6 +305,7 @@ class Admission:
             reads_chunks=reads_chunks,
             reads_parts=reads_chunks and query.get("parts") == "1",
             assesses=query.get("assess") == "1",
+            reads_holds=query.get("holds") == "1",
             elsewhere=query.get("elsewhere") == "1",
         )
 

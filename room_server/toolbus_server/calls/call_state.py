@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from functools import partial
 from math import inf
 from random import randrange
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from msgspec import Struct
+from msgspec import field as struct_field
 
 from toolbus.errors import Executed, RoomException
 from toolbus.telemetry.tracing import CallSpan
@@ -21,15 +22,21 @@ from toolbus.wire.flow_control import ReceiveWindow
 from toolbus_server.identity_usage import IdentityUsage
 from toolbus_server.limits import RateLimiter
 from toolbus_server.registry.generations import Claim
-from toolbus_server.registry.models import Identity, Participant
+from toolbus_server.registry.models import Identity, Participant, RegisteredToolkit
 from toolbus_server.registry.room_state import RoomState
 from toolbus_server.registry.toolkit_definition import Definition
 
 __all__ = [
+    "DEFAULT_APPROVAL_S",
+    "Approval",
+    "CallHold",
     "CallMonitor",
     "CallStreams",
+    "CallWait",
     "Connection",
     "Delegation",
+    "HoldKeeper",
+    "HoldOutcome",
     "InFlightCall",
     "MessagePort",
     "Offer",
@@ -42,6 +49,8 @@ __all__ = [
 _MESSAGES = 1_000
 _CHANGES = 2_000
 _WINDOW_S = 10.0
+DEFAULT_APPROVAL_S = 300.0
+"""How long a call waits for a person if its caller does not say (PROTOCOL.md, HOLD-5)."""
 
 
 class MessagePort(Protocol):
@@ -149,6 +158,9 @@ class Connection:
     """Whether it accepts a large file in chunks from a call that is not a stream."""
     reads_parts: bool = True
     """Whether it also accepts any other large result in parts."""
+    reads_holds: bool = False
+    """Whether it is told that a call of it waits for a person: then the time of that call stands
+    still (PROTOCOL.md, HOLD-6)."""
     stream_count: int = 0
     """Its calls in flight that are streams or have input."""
     waiting_streams: dict[CallStreams, None] = field(default_factory=dict)
@@ -196,6 +208,7 @@ class InFlightCall(Struct, eq=False):
     deadline_at: float
     started_at: float
     tool: ToolManifest
+    toolkit: RegisteredToolkit
     definition: Definition
     """The one that served when the call arrived."""
     delegation: Delegation | None
@@ -216,11 +229,32 @@ class InFlightCall(Struct, eq=False):
     patterns: list[str] | None = None
     """Those that its host is asked about, if it is not a call but an `Assess`: that runs nothing,
     and is neither counted nor shown as a call."""
+    purpose: str = ""
+    """What it is for, in the words of its caller; shown to those who approve it."""
+    approval_s: float = DEFAULT_APPROVAL_S
+    """How long it may wait for a person, as its caller chose; 0 never waits."""
+    wait: CallWait | None = None
+    """Set once it has waited for a person, or a call within it has."""
 
     @property
     def executed(self) -> Executed:
         """Whether the tool ran, as far as the router alone can tell."""
-        return "maybe" if self.written and self.patterns is None else "no"
+        if not self.written or self.patterns is not None:
+            return "no"
+        wait = self.wait
+        if wait is not None and wait.approval is not None and not wait.approval.written:
+            return "no"
+        return "maybe"
+
+    @property
+    def asked_for(self) -> Participant:
+        """For whom the call is made: its principal, else its caller."""
+        return self.principal or self.caller.participant
+
+    @property
+    def stands_still(self) -> bool:
+        """Whether its time stands still, as it or a call within it waits for a person."""
+        return self.wait is not None and self.wait.count > 0
 
 
 class Delegation(Struct, eq=False):
@@ -233,6 +267,92 @@ class Delegation(Struct, eq=False):
     def __repr__(self) -> str:
         # The calls of a room reach each other in many ways: a full text would be endless.
         return f"Delegation({self.room.state.name!r})"
+
+
+class HoldKeeper(Protocol):
+    """Keeps the holds of a room, and is told of the calls that these concern."""
+
+    def call_began(self, call: InFlightCall, parent: InFlightCall) -> None:
+        """Let a call stand still that began within one that does."""
+
+    def call_ended(self, call: InFlightCall) -> None:
+        """End the hold of a call that has ended; to be called before its caller gets the end."""
+
+
+class CallWait(Struct, eq=False):
+    """How a call waits for a person: by a hold of its own, or by those of calls within it."""
+
+    keeper: HoldKeeper
+    hold: CallHold | None = None
+    """Its own hold, while that is open."""
+    count: int = 0
+    """For how many holds its time stands still."""
+    since: float = 0.0
+    """Since when, by the loop's clock."""
+    timer_is_due: bool = False
+    """Whether the timer of its deadline has ended meanwhile."""
+    within: InFlightCall | None = None
+    """The call around it that stood still when it began: both go on together."""
+    begun: dict[InFlightCall, None] = struct_field(default_factory=dict)
+    """The calls that began within it while it stands still."""
+    approval: Approval | None = None
+    """Of a function that was not entered when its hold began: until the approval is written, the
+    tool did not run."""
+
+
+class Approval(Struct, eq=False):
+    """The ticket of the decision by which a host enters the function of a call."""
+
+    written: bool = False
+    ended: bool = False
+
+
+HoldOutcome: TypeAlias = Literal[
+    "open", "approved", "denied", "answered", "expired", "cancelled", "lost"
+]
+"""How a hold stands: `lost` is for a host that has left, and `cancelled` for any other end of the
+call."""
+
+
+@dataclass(slots=True, eq=False)
+class CallHold:
+    """A call that waits at its host until a person has decided about it."""
+
+    id: str
+    number: int
+    """Its place among the holds of the room."""
+    kind: str
+    """What is asked for: "approve"."""
+    call: InFlightCall
+    request_id: int
+    """The id of the request of the host, whose reply is the decision."""
+    digest: bytes
+    """SHA-256 of what is asked about, as the host computed it; an approval repeats it."""
+    body: bytes
+    """What is asked, packed by the host; empty once the hold is settled."""
+    approvers: tuple[str, ...]
+    """Who may settle it, as the host chose; empty for those with the grant."""
+    opened_at: float
+    ends_at: float
+    """When it expires, by the loop's clock; infinity for never."""
+    replaces: str = ""
+    """The hold of an earlier attempt of the call, whose host was lost."""
+    stopped: list[InFlightCall] = field(default_factory=list)
+    """The calls whose time it stops."""
+    outcome: HoldOutcome = "open"
+    by: dict[str, Any] | None = None
+    """Who settled it, as others are shown a participant."""
+    settler: Identity | None = None
+    answer: tuple[Any, ...] = ()
+    """What the settler sent: the same again by the same identity succeeds again."""
+    reason: str = ""
+    """Why it was denied, in the words of the settler."""
+    settled_at: float = 0.0
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is settled."""
+        return self.outcome != "open"
 
 
 class StreamDirection(Struct, eq=False):

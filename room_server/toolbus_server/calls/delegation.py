@@ -40,6 +40,7 @@ __all__ = [
     "check_authority",
     "check_forwarders",
     "complete_refusal",
+    "has_authority",
     "readers_of",
     "resolve_for",
 ]
@@ -376,6 +377,16 @@ class DelegatedCalls:
 
     def _end(self, calls: Iterable[InFlightCall], message: str) -> None:
         self._ends.add(calls, partial(self._cancel, message))
+
+
+def has_authority(room: RoutedRoom, call: InFlightCall) -> bool:
+    """Whether a call, which may wait for its end in a step, still has the authority to run."""
+    if call.ended or not call.caller.participant.is_present or not call.host.participant.is_present:
+        return False
+    if call.delegation is not None and call.delegation.parent is not None:
+        if not has_authority(room, call.delegation.parent):
+            return False
+    return call.principal is None or not _unauthorized(room, [call])
 
 
 def _unauthorized(room: RoutedRoom, calls: Iterable[InFlightCall]) -> list[InFlightCall]:

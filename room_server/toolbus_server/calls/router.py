@@ -55,7 +55,13 @@ from toolbus.wire import (
     failed,
     pack_body,
 )
-from toolbus_server.calls.call_state import Connection, InFlightCall, MessagePort, RoutedRoom
+from toolbus_server.calls.call_state import (
+    CallWait,
+    Connection,
+    InFlightCall,
+    MessagePort,
+    RoutedRoom,
+)
 from toolbus_server.calls.delegation import (
     ROOT_CONTEXT,
     CallContext,
@@ -69,6 +75,7 @@ from toolbus_server.calls.delegation import (
     complete_refusal,
     resolve_for,
 )
+from toolbus_server.calls.holds import MAX_PURPOSE_CHARS, approval_seconds, time_stopped_s
 from toolbus_server.calls.stream_relay import READER_BUDGET_BYTES, StreamRelay, is_stream
 from toolbus_server.calls.telemetry import ServerTelemetry
 from toolbus_server.limits import Limits
@@ -126,7 +133,7 @@ class Router:
         self._loop = loop
         self._limits = limits
         self._telemetry = telemetry
-        self._deadlines = Deadlines(loop, self._expire)
+        self._deadlines = Deadlines(loop, self._on_deadline)
         self.streams: StreamRelay = StreamRelay(loop, limits, self.abort)
         """Forwards the frames of streams."""
         self._ends = GradualEnds(loop)
@@ -361,6 +368,8 @@ class Router:
         deadline_at = now + timeout_s
         principal, hops, inherited_at, is_named, delegation, forwarded_for = context
         if inherited_at is not None:
+            if delegation is not None and delegation.parent is not None:
+                inherited_at += time_stopped_s(delegation.parent, now)
             deadline_at = min(deadline_at, inherited_at)
         if deadline_at <= now:
             raise DeadlineExceeded("no time was left for the call", executed="no")
@@ -379,6 +388,7 @@ class Router:
             deadline_at,
             now,
             tool,
+            toolkit,
             toolkit.serving.definition,
             delegation,
             forwarded_for,
@@ -446,10 +456,13 @@ class Router:
         self.in_flight += 1
         if not is_endless:
             self._deadlines.add(call.deadline_at, call)
-        if call.delegation is not None:
-            self.delegated.add(call, call.delegation)
         if call.streams is not None:
             self.streams.begin(call.streams)
+        if call.delegation is not None:
+            self.delegated.add(call, call.delegation)
+            parent = call.delegation.parent
+            if parent is not None and parent.wait is not None and call.patterns is None:
+                parent.wait.keeper.call_began(call, parent)
 
     # The ends of a call
 
@@ -530,7 +543,7 @@ class Router:
 
     def _end_delegated(self, message: str, call: InFlightCall) -> None:
         """End a call that lost its authority, by its deadline if that has passed too."""
-        if call.deadline_at <= self._loop.time() + CLOCK_S:
+        if call.deadline_at <= self._loop.time() + CLOCK_S and not call.stands_still:
             self._expire(call)
         else:
             self._cancel(call, message)
@@ -538,6 +551,28 @@ class Router:
     def _cancel(self, call: InFlightCall, message: str, reason: str = "cancelled") -> None:
         self._cancel_at_host(call, reason)
         self._fail(call, Cancelled(message, executed=call.executed))
+
+    def _on_deadline(self, call: InFlightCall) -> None:
+        """End a call whose timer is due, unless its time stands still, or did so meanwhile."""
+        wait = call.wait
+        if wait is None or self._is_due(call, wait):
+            self._expire(call)
+
+    def _is_due(self, call: InFlightCall, wait: CallWait) -> bool:
+        if wait.count:
+            wait.timer_is_due = True  # `resume` adds it again
+            return False
+        if call.deadline_at <= self._loop.time() + CLOCK_S:
+            return True
+        self._deadlines.add(call.deadline_at, call)  # it has moved
+        return False
+
+    def resume(self, call: InFlightCall) -> None:
+        """Set the timer of a call whose time goes on, if it was due meanwhile."""
+        assert call.wait is not None, "its time stood still"
+        if call.wait.timer_is_due and not call.ended:
+            call.wait.timer_is_due = False
+            self._deadlines.add(call.deadline_at, call)
 
     def _expire(self, call: InFlightCall) -> None:
         self._cancel_at_host(call, "deadline")
@@ -583,6 +618,8 @@ class Router:
             self.streams.close(call.streams)
         if call.delegation is not None:
             self.delegated.remove(call, call.delegation)
+        if call.wait is not None:
+            call.wait.keeper.call_ended(call)
         if call.nested:
             self.delegated.end_nested(call.nested)
         if self._idle is not None and not self.in_flight:
@@ -612,10 +649,21 @@ def _fill_header(
             header["builders"] = builders
     if call.forwarded_for:
         header["forwarded_for"] = pack_body([caller.packed_info for caller in call.forwarded_for])
+    if "purpose" in options or "approval_ms" in options:
+        _read_hold_options(call, options)
     for name in _FORWARDED & options.keys():
         header[name] = options[name]
     if "pin" in options and call.host.participant.is_remote:
         header["pin"] = options["pin"]  # its node checks what the host has by then
+
+
+def _read_hold_options(call: InFlightCall, options: Mapping[str, Any]) -> None:
+    """Note what a call is for, and how long it may wait. Raises InvalidArguments."""
+    call.purpose = options.get("purpose", "")
+    if len(call.purpose) > MAX_PURPOSE_CHARS:
+        raise bad_option("purpose", f"must have at most {MAX_PURPOSE_CHARS} characters")
+    if "approval_ms" in options:
+        call.approval_s = approval_seconds(options)
 
 
 def _dispatch_error(call: InFlightCall, is_too_large: bool) -> RoomException:

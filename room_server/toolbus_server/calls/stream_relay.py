@@ -354,6 +354,9 @@ class StreamRelay:
         The caller may give credit or input at any moment, but it is not polled all the time.
         """
         now = self._loop.time()
+        if streams.call.stands_still:
+            self._stalls.add(now + self._check_interval_s(streams), streams)
+            return
         limit_s, message = self._stall_limit(streams)
         left_s = streams.active_at + limit_s - now
         if left_s > CLOCK_S:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
-from toolbus.auth.keys import KeyRing
+from toolbus.auth.keys import Key, KeyRing
 from toolbus.bounded_logging import bounded_logger
 from toolbus.cli.listening import (
     listen_error,
@@ -94,9 +94,11 @@ class ServeOptions:
         host = self.host
         tls = tls_context(self.tls_cert, self.tls_key)
         trusted = [] if self.keys is None else list(_trusted_keys(self.keys))
+        development: list[Key] = []
         if self.dev:
             host = _loopback(host)
-            trusted = [*_dev_keys(_dev_keys_file(variables), warn), *trusted]
+            development = list(_dev_keys(_dev_keys_file(variables), warn))
+            trusted = [*development, *trusted]
         if not trusted:
             raise UsageError(_NO_KEYS)
         _check_workers(self.workers, self.redis)
@@ -113,6 +115,7 @@ class ServeOptions:
             warn(no_trusted_hosts_warning(host))
         return ServerSettings(
             keys=keys,
+            development_keys=frozenset(key.kid for key in development),
             host=host,
             port=self.port,
             allow_query_token=self.allow_query_token,

@@ -57,6 +57,8 @@ CALL_OPTION_TYPES: Mapping[str, type] = {
     "attempt": int,
     "caller_context": bytes,
     "affinity": str,
+    "purpose": str,
+    "approval_ms": int,
     **STREAM_OPTION_TYPES,
 }
 """Options of a call, with the types of their values."""

@@ -100,6 +100,8 @@ class Participant:
     """The id of its token, if the token has one."""
     issued_at: float = 0.0
     """When its token was issued: seconds since the epoch."""
+    is_developer: bool = False
+    """Whether its token was signed by a development key of this server."""
     rights: ToolRights = field(init=False)
     packed_info: bytes = field(init=False)
     """Its public identity, packed: id, name, role, issuer, and the alias if there is one."""
@@ -150,7 +152,7 @@ class Participant:
         """Take over the role, scope and rooms of a newer token of the same identity."""
         self.role, self.scope = newer.role, newer.scope
         self.rooms, self.jti, self.issued_at = newer.rooms, newer.jti, newer.issued_at
-        self.has_expired = newer.has_expired
+        self.has_expired, self.is_developer = newer.has_expired, newer.is_developer
         self._may_call.clear()
         self.rights = _rights_of(self.scope.agents)
         self._pack()

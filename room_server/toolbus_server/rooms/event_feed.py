@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any, NamedTuple, cast
 
 from msgspec import Raw, Struct
@@ -21,7 +23,9 @@ from toolbus.auth.grants import covers_topic
 from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import Unavailable
 from toolbus.wire import Event, encode
+from toolbus_server.calls.call_state import CallHold
 from toolbus_server.calls.call_statistics import CallCounts, RoomCallMonitor
+from toolbus_server.calls.holds import describe_hold, may_settle
 from toolbus_server.calls.router import Connection, RoutedRoom
 from toolbus_server.registry.issuers import Issuers
 from toolbus_server.registry.models import Generation, Participant, RegisteredToolkit
@@ -204,6 +208,14 @@ class EventFeed:
         self._number += 1
         return True
 
+    def offer_hold(self, name: str, hold: CallHold, packed: Callable[[], Raw]) -> None:
+        """Send an event about a hold, if the subscriber may settle it and its queue is not full."""
+        if "holds" not in self._topics or not may_settle(self.participant, hold):
+            return
+        event = Event(self._number + 1, name, cast(dict[str, Any], packed()))
+        if self._connection.port.offer_message(encode(event), _Ticket()):
+            self._number += 1
+
     def observe_calls_from(self, counts: CallCounts) -> None:
         """Send events about calls that start or end after these counts."""
         self._counts = counts
@@ -378,6 +390,7 @@ class EventFeeds:
         self._feeds: dict[str, EventFeed] = {}
         self._starting: set[EventFeed] = set()
         """Those whose subscription is not answered yet."""
+        self._hold_events: deque[tuple[str, CallHold]] = deque()
         self._observers: dict[str, EventFeed] = {}
         """Subscribers to `calls`."""
         self.monitor: RoomCallMonitor = RoomCallMonitor(room, loop, self._send_calls)
@@ -474,6 +487,27 @@ class EventFeeds:
             feed.collect(batch)
             yield
         batch.unread -= 1
+
+    def publish_hold(self, name: str, hold: CallHold) -> None:
+        """Send an event about a hold to the subscribers that may settle it, in order."""
+        if not self._feeds:
+            return
+        self._hold_events.append((name, hold))
+        if len(self._hold_events) == 1:
+            self.scheduler.add(self._send_holds())
+
+    def _send_holds(self) -> Iterator[None]:
+        while self._hold_events:
+            name, hold = self._hold_events[0]
+            packed = cache(partial(self._packed_hold, hold))
+            for feed in list(self._feeds.values()):
+                feed.offer_hold(name, hold, packed)
+                yield
+            self._hold_events.popleft()
+
+    def _packed_hold(self, hold: CallHold) -> Raw:
+        now = asyncio.get_running_loop().time()
+        return pack_once({"hold": describe_hold(hold, self._state.issuers, now)})
 
     def deliver(self, message: dict[str, Any], receivers: Iterable[Participant]) -> Steps[int]:
         """Send a message to the subscribers among the receivers; return how many accepted it."""

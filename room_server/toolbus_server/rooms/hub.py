@@ -26,6 +26,7 @@ from toolbus_server.registry.models import Generation, Identity, Participant, Re
 from toolbus_server.registry.room_state import RoomState, ToolkitChange
 from toolbus_server.registry.tool_visibility import ToolVisibility
 from toolbus_server.rooms.event_feed import EventFeeds
+from toolbus_server.rooms.hold_requests import HoldRequests
 from toolbus_server.rooms.participant_requests import ParticipantRequests
 from toolbus_server.rooms.scheduling import FairScheduler
 from toolbus_server.rooms.toolkit_requests import ManifestQuota, ToolkitRequests
@@ -167,6 +168,7 @@ class OpenRoom:
     routed: RoutedRoom
     toolkit_requests: ToolkitRequests
     participant_requests: ParticipantRequests
+    hold_requests: HoldRequests
     feeds: EventFeeds
     sessions: dict[tuple[Identity, str], ConnectedSession] = field(default_factory=dict)
     """The sessions at this node, by identity and instance."""
@@ -252,7 +254,8 @@ class Hub:
         feeds = EventFeeds(room, self._loop, self.scheduler)
         toolkit_requests = ToolkitRequests(room, self.limits, feeds, self._manifests)
         participant_requests = ParticipantRequests(room, feeds, self._loop.time)
-        open_room = OpenRoom(room, toolkit_requests, participant_requests, feeds)
+        hold_requests = HoldRequests(room, feeds, self.router, self._loop)
+        open_room = OpenRoom(room, toolkit_requests, participant_requests, hold_requests, feeds)
         self.rooms[name] = open_room
         now = self._loop.time()
         for parked in self.parked.take(name):  # reserved for the time that is left to them

@@ -300,7 +300,7 @@ class ToolkitRequests:
             if type(topic) is not str or topic not in TOPIC_GRANTS:
                 raise bad_option("topics", f"must be among {sorted(TOPIC_GRANTS)}")
             has_grant = covers_topic(participant.scope, topic)
-            need_grant(has_grant, f"subscribe to {topic}", TOPIC_GRANTS[topic])
+            need_grant(has_grant, f"subscribe to {topic}", TOPIC_GRANTS[topic][0])
         if topics:
             yield from self._feeds.subscribe(connection, topics)
         else:

@@ -40,6 +40,8 @@ from toolbus.wire import (
     Drain,
     Explain,
     Frame,
+    Hold,
+    Holds,
     ListToolkits,
     Notice,
     Participants,
@@ -48,6 +50,7 @@ from toolbus.wire import (
     RequestFrame,
     Result,
     Send,
+    Settle,
     Subscribe,
     UnknownFrame,
     Unregister,
@@ -70,7 +73,7 @@ __all__ = ["Session", "SessionServices"]
 _GRACE_S = 1.0
 """How long calls in flight may take to finish after a token expired (PROTOCOL.md, CONN-12)."""
 _POLL_S = 0.02
-_CHANGES = frozenset({Register, Unregister, Drain, Attributes, Builders, Refresh})
+_CHANGES = frozenset({Register, Unregister, Drain, Attributes, Builders, Refresh, Settle})
 """Requests that change what others see, or cost as much; their rate is limited."""
 _REGISTRATIONS = frozenset({Register, Unregister, Drain})
 """They take effect in the order in which they were sent, in a lane of their own: a list that was
@@ -164,6 +167,7 @@ class Session:
             transport,
             reads_chunks=admitted.reads_chunks,
             reads_parts=admitted.reads_parts,
+            reads_holds=admitted.reads_holds,
             usage=hub.usages.of(admitted.participant.identity),
         )
         self._transport = transport
@@ -290,6 +294,8 @@ class Session:
                 self.connection.usage.changes.check(now, "changes")
             self.connection.usage.check_work()
             body = _REQUEST_HANDLERS[type(request)](self, request)
+            if body is None:
+                return  # a hold: the decision is its reply
             if isinstance(body, Generator):
                 self._walk(request, body)
             elif isawaitable(body):
@@ -378,6 +384,9 @@ _REQUEST_HANDLERS: dict[type[Any], Callable[[Session, Any], Any]] = {
     Explain: lambda self, r: self._router.explain(self._open_room.routed, self.connection, r),
     Refresh: Session._refresh,
     Admin: lambda self, r: self._services.administration.handle(self.connection.participant, r),
+    Hold: lambda self, r: self._open_room.hold_requests.hold(self.connection, r),
+    Holds: lambda self, r: self._open_room.hold_requests.holds(self.connection, r),
+    Settle: lambda self, r: self._open_room.hold_requests.settle(self.connection, r),
     Attributes: lambda self, r: self._open_room.participant_requests.attributes(self.connection, r),
     Send: lambda self, r: self._open_room.participant_requests.send(self.connection, r),
     Participants: lambda self, r: self._open_room.participant_requests.participants(

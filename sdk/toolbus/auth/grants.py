@@ -320,7 +320,11 @@ class ApiScope:
     admin: StrictBool = False
     """May list rooms, remove participants and revoke tokens."""
     approve: _ToolPatternList = ()
-    """Patterns of tools whose approvals it may decide."""
+    """Patterns of tools: it may approve calls of these that are made for its own identity."""
+    approve_all: _ToolPatternList = ()
+    """Patterns of tools of which it may approve the calls of everybody; in no preset."""
+    approve_own: StrictBool = False
+    """May approve a call that it makes for somebody else itself; in no preset."""
     answer: _ToolPatternList = ()
     """Patterns of tools whose parked calls it may answer."""
 
@@ -387,20 +391,21 @@ GRANTS: MappingProxyType[str, bool] = MappingProxyType(
     }
 )
 """Every grant by its name, such as `agents.call`, and whether it has values: patterns or names."""
-TOPIC_GRANTS: MappingProxyType[str, str] = MappingProxyType(
+TOPIC_GRANTS: MappingProxyType[str, tuple[str, ...]] = MappingProxyType(
     {
-        "toolkits": "agents.use_tools",
-        "participants": "presence",
-        "messages": "messaging",
-        "calls": "observe",
+        "toolkits": ("agents.use_tools",),
+        "participants": ("presence",),
+        "messages": ("messaging",),
+        "calls": ("observe",),
+        "holds": ("approve", "approve_all", "answer"),
     }
 )
-"""The topics of subscriptions, each with the grant that covers it."""
+"""The topics of subscriptions, each with the grants of which one covers it."""
 
 
 def covers_topic(scope: ApiScope, topic: str) -> bool:
     """Whether a scope covers a topic of `TOPIC_GRANTS`."""
-    return bool(attrgetter(TOPIC_GRANTS[topic])(scope))
+    return any(attrgetter(grant)(scope) for grant in TOPIC_GRANTS[topic])
 
 
 def _known_fields(kind: type, claims: dict[str, Any]) -> dict[str, Any]:

@@ -22,9 +22,11 @@ from toolbus.chunks.chunk_types import Chunk, FileChunk
 from toolbus.chunks.json_values import packed_json, shown
 from toolbus.client.caller import DEFAULT_TIMEOUT_S
 from toolbus.client.input_sender import InputSender, as_items, bodies_of_items, invalid_option
+from toolbus.tools.approvers import DEFAULT_APPROVAL_S, approval_seconds
 from toolbus.wire import BadBody, pack_body
 
 __all__ = [
+    "MAX_PURPOSE_CHARS",
     "MAX_TIMEOUT_S",
     "NO_OPTIONS",
     "CallOptions",
@@ -38,7 +40,11 @@ __all__ = [
 
 MAX_TIMEOUT_S = 2**31
 """The timeout of a call is below this number of seconds."""
-_NAMES = ("participant", "on_behalf_of", "pin")
+MAX_PURPOSE_CHARS = 500
+"""A person reads it before an answer (PROTOCOL.md, HOLD-4)."""
+_NO_LIMIT_MS = 2**53
+"""Stands for a wait without limit (PROTOCOL.md, HOLD-5)."""
+_NAMES = ("participant", "on_behalf_of", "pin", "purpose")
 
 
 def text_of(what: str, value: Any) -> str:
@@ -98,6 +104,9 @@ class CallOptions(Struct, frozen=True, kw_only=True, eq=False):
     wait_for_host_s: float | None = None
     stall_timeout_s: float | None = None
     on_progress: Callable[[Any], None] | None = None
+    on_held: Callable[[Any], None] | None = None
+    purpose: str | None = None
+    approval_timeout_s: float | None = DEFAULT_APPROVAL_S
 
     def __post_init__(self) -> None:
         for name in _NAMES:
@@ -110,16 +119,34 @@ class CallOptions(Struct, frozen=True, kw_only=True, eq=False):
         if stall_s is not None and not (is_time(stall_s) and 0 < stall_s < MAX_TIMEOUT_S):
             text = "stall_timeout_s must be a number of seconds above 0, or None"
             raise invalid_option("stall_timeout_s", text)
-        progress = self.on_progress
-        if progress is not None and (not callable(progress) or iscoroutinefunction(progress)):
-            text = "on_progress must be a plain function with one parameter"
-            raise invalid_option("on_progress", text)
+        if self.on_progress is not None or self.on_held is not None:
+            self._check_functions()
+        if self.purpose is not None or self.approval_timeout_s != DEFAULT_APPROVAL_S:
+            self._check_approval()
         if self.attachment is not None:
             if self.input is not None:
                 raise invalid_option("input", "a call takes input or an attachment, not both")
             force_setattr(self, "attachment", as_attachment(self.attachment))
         if self.input is not None:
             force_setattr(self, "input", as_items(self.input))
+
+    def _check_functions(self) -> None:
+        for name in ("on_progress", "on_held"):
+            report = getattr(self, name)
+            if report is not None and (not callable(report) or iscoroutinefunction(report)):
+                text = f"{name} must be a plain function with one parameter"
+                raise invalid_option(name, text)
+
+    def _check_approval(self) -> None:
+        """Check what concerns the persons who approve the call."""
+        if self.purpose is not None and len(self.purpose) > MAX_PURPOSE_CHARS:
+            text = f"purpose must have at most {MAX_PURPOSE_CHARS} characters"
+            raise invalid_option("purpose", text)
+        try:
+            seconds = approval_seconds(self.approval_timeout_s, "the call")
+        except ValueError as error:
+            raise invalid_option("approval_timeout_s", str(error)) from None
+        force_setattr(self, "approval_timeout_s", seconds)
 
     @property
     def has_input(self) -> bool:
@@ -142,6 +169,10 @@ class CallOptions(Struct, frozen=True, kw_only=True, eq=False):
             sent["input"] = True
         if self.on_progress is not None:
             sent["progress"] = True
+        if self.approval_timeout_s != DEFAULT_APPROVAL_S:
+            wait_s = MAX_TIMEOUT_S if self.approval_timeout_s is None else self.approval_timeout_s
+            is_limited = wait_s < MAX_TIMEOUT_S
+            sent["approval_ms"] = round(wait_s * 1000) if is_limited else _NO_LIMIT_MS
         return sent
 
     async def input_sender(self) -> InputSender | None:

@@ -50,6 +50,7 @@ from toolbus.telemetry.tracing import CallSpan, Tracing
 from toolbus.wire import (
     ASSESS_VERSION,
     FORWARD_VERSION,
+    HOLDS_VERSION,
     MAX_FRAME_BYTES,
     MAX_HEADER_BYTES,
     Assess,
@@ -66,7 +67,14 @@ from toolbus.wire import (
 )
 from toolbus.wire.body_steps import LARGE_BODY_BYTES
 
-__all__ = ["DEFAULT_TIMEOUT_S", "GRACE_S", "REPLY_TIMEOUT_S", "AssessUnavailable", "Caller"]
+__all__ = [
+    "DEFAULT_TIMEOUT_S",
+    "GRACE_S",
+    "REPLY_TIMEOUT_S",
+    "AssessUnavailable",
+    "Caller",
+    "holds_unknown_error",
+]
 
 DEFAULT_TIMEOUT_S = 60.0
 """The timeout of a call that names none."""
@@ -81,6 +89,12 @@ _NO_CONNECTION = "no connection before the deadline"
 
 class AssessUnavailable(Exception):
     """The server's version is too low for `Assess`; nothing was sent."""
+
+
+def holds_unknown_error() -> Unavailable:
+    """Make the error for a server that does not know of calls that wait for a person."""
+    text = f"this server cannot ask a person: it needs version {HOLDS_VERSION} of the protocol"
+    return Unavailable(text, executed="no", retryable=False)
 
 
 class Caller:
@@ -118,6 +132,11 @@ class Caller:
     def can_forward(self) -> bool:
         """Whether calls can be forwarded: the server of the connection has the option."""
         return self._connection.version >= FORWARD_VERSION
+
+    @property
+    def can_hold(self) -> bool:
+        """Whether calls can wait for a person: the server of the connection knows of that."""
+        return self._connection.version >= HOLDS_VERSION
 
     async def request(
         self,
@@ -301,6 +320,7 @@ class Caller:
         request = (
             pending.open_stream(stream, ends_at, websocket) if stream else pending.open(ends_at)
         )
+        request.call = plan
         remaining_ms = None if remaining_s == inf else ceil(remaining_s * 1000 - ROUNDING_MS)
         frame: Frame
         if plan.patterns is None:

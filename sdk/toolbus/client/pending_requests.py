@@ -21,6 +21,7 @@ from toolbus.chunks.chunk_sequences import ChunkReader
 from toolbus.chunks.chunk_types import Chunk, chunk_from_wire
 from toolbus.chunks.receive_credit import BufferBudget, ReceiveBuffer, ReceivedChunk
 from toolbus.chunks.result_parts import JoinedParts, part_data
+from toolbus.client.held_calls import HeldCall, HeldPlan
 from toolbus.client.input_sender import InputSender
 from toolbus.client.local_errors import check_loop, recorded_end
 from toolbus.concurrency.timers import Alarm
@@ -40,9 +41,11 @@ from toolbus.wire import (
     Credit,
     Failed,
     Frame,
+    Held,
     Progress,
     RequestId,
     Result,
+    Resumed,
     StreamChunk,
     encode,
     exception_of,
@@ -77,6 +80,14 @@ class PendingRequest(Struct, eq=False):
     ended: bool = False
     on_result: Callable[[Any], None] | None = None
     """Called with the connection when the result arrives, before what arrives after it."""
+    call: HeldPlan | None = None
+    """The call that it is an attempt of, whose deadline moves when it waits for a person."""
+    waits: int = 0
+    """For how many persons the call waits; its time stands still then."""
+    held_at: float = 0.0
+    """Since when, by the loop's clock."""
+    held_ends_at: float = 0.0
+    """What `ends_at` is when it goes on."""
 
     @property
     def executed(self) -> Executed:
@@ -349,6 +360,8 @@ class PendingRequests:
             self.dropped += 1
             return
         pending.ended = True
+        if pending.waits:
+            self._stop_waiting(pending)
         waiting = pending.future
         if waiting.done():
             self.dropped += 1
@@ -381,7 +394,61 @@ class PendingRequests:
     def remove(self, pending: PendingRequest) -> bool:
         """Remove a request that no task waits for; return whether it was pending."""
         pending.ended = True
+        if pending.waits:
+            self._stop_waiting(pending)
         return self._pending.pop(pending.id, None) is not None
+
+    # Calls that wait for a person
+
+    def hold(self, frame: Held) -> None:
+        """Let the time of a call stand still, and that of the calls around it."""
+        pending = self._pending.get(frame.id)
+        if pending is None or pending.call is None:
+            return
+        pending.waits += 1
+        if pending.waits == 1:
+            pending.held_at = self._loop.time()
+            pending.held_ends_at, pending.ends_at = pending.ends_at, inf
+            if pending.call.within is not None:
+                pending.call.within.pause()
+        self._report(pending.call, frame.data)
+
+    def resume(self, frame: Resumed) -> None:
+        """Move the deadline of a call by the length of a wait; with the last one it goes on."""
+        pending = self._pending.get(frame.id)
+        if pending is None or pending.call is None or not pending.waits:
+            return
+        pending.waits -= 1
+        self._move(pending, pending.call, frame.waited_ms / 1000)
+        if not pending.waits:
+            pending.ends_at = pending.held_ends_at
+            if pending.ends_at < self._alarm.at:
+                self._alarm.set(pending.ends_at)
+            if pending.call.within is not None:
+                pending.call.within.resume()
+        self._report(pending.call, frame.data)
+
+    def _stop_waiting(self, pending: PendingRequest) -> None:
+        """End the waits of a call that ends itself: the server says nothing of them any more."""
+        assert pending.call is not None, "as it waits"
+        pending.waits = 0
+        self._move(pending, pending.call, self._loop.time() - pending.held_at)
+        if pending.call.within is not None:
+            pending.call.within.resume()
+
+    def _move(self, pending: PendingRequest, call: HeldPlan, waited_s: float) -> None:
+        pending.held_ends_at += waited_s
+        call.deadline_at += waited_s
+
+    def _report(self, call: HeldPlan, data: dict[str, Any]) -> None:
+        """Call `on_held`; its errors are logged and have no effect on the call."""
+        held = None if call.on_held is None else HeldCall.from_wire(data)
+        if held is None or call.on_held is None:
+            return
+        try:
+            call.on_held(held)
+        except (Exception, asyncio.CancelledError):  # the latter from a future that it reads
+            _logger.exception("on_held raised")
 
     def _expire_due(self, now: float) -> float:
         """End the requests whose deadline has passed; return when to check again.

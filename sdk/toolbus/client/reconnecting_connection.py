@@ -415,7 +415,7 @@ class ReconnectingConnection:
         settings = self._settings
         address = f"{settings.url}/rooms/{settings.room}"
         instance = quote(settings.instance, safe="")
-        query = f"instance={instance}&epoch={self._epoch}&chunks=1&parts=1&assess=1"
+        query = f"instance={instance}&epoch={self._epoch}&chunks=1&parts=1&assess=1&holds=1"
         if elsewhere:
             query += "&elsewhere=1"
         try:

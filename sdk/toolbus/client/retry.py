@@ -29,8 +29,10 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from msgspec import Struct
 
 from toolbus.bounded_logging import bounded_logger
+from toolbus.client.held_calls import HeldCall
 from toolbus.client.local_errors import decode_reply
 from toolbus.concurrency.backoff import backoff_pause_s
+from toolbus.concurrency.pausable_clock import CallTime
 from toolbus.errors import (
     ConnectionLost,
     DefinitionChanged,
@@ -115,6 +117,10 @@ class CallPlan(Struct, eq=False):
     """The call's trace context, the same for every attempt; set once, before the first."""
     patterns: list[str] | None = None
     """Those that the tool is asked about, if it is to assess the call and not to run it."""
+    within: CallTime | None = None
+    """The time of the call that it is made within, which stands still with it."""
+    on_held: Callable[[HeldCall], None] | None = None
+    """Gets what is known of each wait for a person, when it begins and when it ends."""
 
     @property
     def name(self) -> str:

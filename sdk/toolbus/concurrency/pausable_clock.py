@@ -1,27 +1,45 @@
-"""A clock that stands still while a person is waited for, and the time limits that go by it."""
+"""Clocks that stand still while a person is waited for, and the time limits that go by them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
-from typing import Any
+from typing import Any, Protocol
 
-__all__ = ["PausableClock", "timeout_at"]
+__all__ = ["CallTime", "PausableClock", "PausableTimer", "timeout_at"]
+
+
+class CallTime(Protocol):
+    """The time of one call. It stands still while the call, or one within it, waits for a person.
+
+    All who go by the deadline of the call share this object: no copy of it has to be moved.
+    """
+
+    @property
+    def ends_at(self) -> float | None:
+        """When the call has to end, by the loop's clock as things are; None if it need not."""
+
+    def pause(self) -> None:
+        """Let its time, and that of the calls around it, stand still, until as many `resume`."""
+
+    def resume(self) -> None:
+        """Let it go on, unless something else in it still waits."""
 
 
 class PausableClock:
-    """The running loop's clock, without the time in which it was paused.
+    """A clock without the time in which it was paused.
 
-    The clock of one call: it is paused by one at a time, which is the part of the call that runs.
+    Several parts of a call may pause it at a time: it goes on when none of them does any more.
 
     Args:
-        on_resume: Is called each time that it goes on.
+        clock: What it is made from; the running loop's clock by default.
     """
 
-    def __init__(self, on_resume: Callable[[], None] | None = None) -> None:
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
-        self._on_resume = on_resume
+        self._clock = clock or self._loop.time
+        self._pauses = 0
         self._paused_s = 0.0
         self._paused_at: float | None = None
         self._limits: dict[asyncio.Timeout, float] = {}
@@ -29,34 +47,49 @@ class PausableClock:
     def time(self) -> float:
         """Return the time in seconds; it may be called from any thread."""
         paused_at = self._paused_at
-        return (self._loop.time() if paused_at is None else paused_at) - self._paused_s
+        return (self._clock() if paused_at is None else paused_at) - self._paused_s
 
     def loop_time(self, at: float) -> float:
-        """Return when it will be `at`, by the loop's clock, if it is not paused again."""
-        return at + self._paused_s
+        """Return when it will be `at`, by the loop's clock, if it goes on now and is not paused."""
+        return self._loop.time() + at - self.time()
 
     def timeout_at(self, at: float) -> AbstractAsyncContextManager[asyncio.Timeout]:
         """Limit a block as `asyncio.timeout_at` does, by this clock."""
         return _Limit(self, at)
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether it stands still."""
+        return self._pauses > 0
+
+    def pause(self) -> None:
+        """Let it, and all limits that go by it, stand still, until as many calls of `resume`."""
+        self._pauses += 1
+        if self._pauses == 1:
+            self._paused_at = self._clock()
+            self._reschedule()
+
+    def resume(self) -> None:
+        """Undo one `pause`."""
+        self._pauses -= 1
+        if self._pauses == 0 and self._paused_at is not None:
+            self._paused_s += self._clock() - self._paused_at
+            self._paused_at = None
+            self._reschedule()
+
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Pause it, and all limits that go by it, while the block runs."""
-        self._paused_at = self._loop.time()
-        self._reschedule()
+        """Pause it while the block runs."""
+        self.pause()
         try:
             yield
         finally:
-            self._paused_s += self._loop.time() - self._paused_at
-            self._paused_at = None
-            self._reschedule()
-            if self._on_resume is not None:
-                self._on_resume()
+            self.resume()
 
     def _reschedule(self) -> None:
         for limit, at in self._limits.items():
             if not limit.expired():  # one that has just expired ends its block all the same
-                limit.reschedule(None if self._paused_at is not None else self.loop_time(at))
+                limit.reschedule(None if self.is_paused else self.loop_time(at))
 
 
 class _Limit:
@@ -68,8 +101,7 @@ class _Limit:
 
     async def __aenter__(self) -> asyncio.Timeout:
         clock = self._clock
-        is_paused = clock._paused_at is not None
-        self._limit = asyncio.timeout_at(None if is_paused else clock.loop_time(self._at))
+        self._limit = asyncio.timeout_at(None if clock.is_paused else clock.loop_time(self._at))
         limit = await self._limit.__aenter__()
         clock._limits[limit] = self._at
         return limit
@@ -77,6 +109,41 @@ class _Limit:
     async def __aexit__(self, *exception: Any) -> None:
         del self._clock._limits[self._limit]
         await self._limit.__aexit__(*exception)
+
+
+class PausableTimer:
+    """A timer of the running loop that can stand still.
+
+    Args:
+        seconds: When it calls `on_end`, without the time in which it was paused.
+        on_end: Is called once, unless it is cancelled before.
+    """
+
+    def __init__(self, seconds: float, on_end: Callable[[], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._on_end = on_end
+        self._left_s = seconds
+        self._pauses = 0
+        self._timer: asyncio.TimerHandle | None = self._loop.call_later(seconds, on_end)
+
+    def pause(self) -> None:
+        """Let it stand still, until as many calls of `resume`."""
+        self._pauses += 1
+        if self._timer is not None and self._pauses == 1:
+            self._left_s = max(0.0, self._timer.when() - self._loop.time())
+            self._timer.cancel()
+
+    def resume(self) -> None:
+        """Undo one `pause`."""
+        self._pauses -= 1
+        if self._timer is not None and self._pauses == 0:
+            self._timer = self._loop.call_later(self._left_s, self._on_end)
+
+    def cancel(self) -> None:
+        """Never call `on_end` from now on."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 def timeout_at(

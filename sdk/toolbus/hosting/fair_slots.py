@@ -18,10 +18,10 @@ __all__ = [
     "MAX_IN_FLIGHT",
     "MAX_UNREAD_BYTES",
     "RESERVED_SLOTS",
+    "CallsAside",
     "FairSlots",
     "HeldSlots",
     "SlotHolder",
-    "UnreadResults",
 ]
 
 MAX_IN_FLIGHT = 256
@@ -106,8 +106,8 @@ class HeldSlots:
                 del self.counts[call.identity]
 
 
-class UnreadResults:
-    """The results of one host that are being sent in parts."""
+class CallsAside:
+    """The calls of one host that take no place: they wait for persons, or results for readers."""
 
     __slots__ = ("_bytes_of", "_count_of", "count")
 
@@ -115,19 +115,19 @@ class UnreadResults:
         self._bytes_of: Counter[Identity] = Counter()
         self._count_of: Counter[Identity] = Counter()
         self.count: int = 0
-        """How many results wait."""
+        """How many calls take no place."""
 
     def is_full(self, caller: Identity) -> bool:
-        """Whether a caller has left too many bytes waiting."""
+        """Whether a caller has left too many bytes of results waiting."""
         return self._bytes_of[caller] > MAX_UNREAD_BYTES
 
     def count_of(self, caller: Identity) -> int:
-        """Return how many results of a caller wait."""
+        """Return how many calls of a caller take no place."""
         return self._count_of[caller]
 
     @contextmanager
-    def waiting(self, caller: Identity, size: int) -> Iterator[None]:
-        """Count a result of `size` bytes until the block ends."""
+    def waiting(self, caller: Identity, size: int = 0) -> Iterator[None]:
+        """Count a call, with a result of `size` bytes, until the block ends."""
         self.count += 1
         self._count_of[caller] += 1
         self._bytes_of[caller] += size

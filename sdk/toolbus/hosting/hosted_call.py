@@ -27,9 +27,11 @@ from toolbus.tools.toolkit import Toolkit, read_large_arguments
 from toolbus.wire import AssessDispatch, BadBody, Dispatch, Failed, Frame, unpack_body
 from toolbus.wire.body_steps import LARGE_BODY_BYTES, ContainerCount, unpack_steps
 
-if TYPE_CHECKING:  # most programs record nothing
+if TYPE_CHECKING:  # most programs record nothing, and few tools ask a person
+    from toolbus.concurrency.pausable_clock import CallTime
     from toolbus.records.recording import Recording
     from toolbus.records.records import Records
+    from toolbus.tools.approvals import ApprovalDecision, ApprovalDemand
 
 __all__ = [
     "FIELDS_TO_READ",
@@ -64,13 +66,19 @@ _OUTCOMES = MappingProxyType(
 class CallRunner(CallHost, CallThreads, Protocol):
     """What a call needs of its runner."""
 
-    room_of: Callable[[int, float | None], CallRoom]
-    """Makes the room that is bound to a call, from the dispatch's id and deadline."""
+    room_of: Callable[[int, CallTime], CallRoom]
+    """Makes the room that is bound to a call, from the dispatch's id and the time of the call."""
 
     owner_of: Callable[[], str]
     """Returns the name of this host, for records."""
     wants_error_text: Callable[[], bool]
     """Whether the server asks for the texts of exceptions."""
+
+    async def demand_approval(self, call: HostedCall, demand: ApprovalDemand) -> ApprovalDecision:
+        """Ask the server who may approve a call."""
+
+    async def return_to_work(self, call: HostedCall) -> None:
+        """Wait for a place for a call that has waited."""
 
     def finish(self, call: HostedCall) -> None:
         """Release what a call holds that has ended."""
@@ -80,6 +88,7 @@ class HostedCall(Execution):
     """One call that this host runs. Facts are decoded when the tool asks: most ask for none."""
 
     is_hosted = True
+    enforces_approval = True
     # Class attributes: few calls change them.
     caller_context: dict[str, Any] | None = None
     """The caller's own data, once the header was read; not checked."""
@@ -117,14 +126,14 @@ class HostedCall(Execution):
 
     @property
     def clock(self) -> Callable[[], float]:
-        """The loop's clock."""
-        return self._runner.loop.time
+        """The loop's clock; without the time in which the call waited for a person."""
+        return self._runner.loop.time if self.pausable is None else self.pausable.time
 
     @property
     def room(self) -> CallRoom:
         """The room, bound to this call."""
         if self._room is None:
-            self._room = self._runner.room_of(self.dispatch.id, self.deadline_at)
+            self._room = self._runner.room_of(self.dispatch.id, self)
         return self._room
 
     @property
@@ -233,6 +242,14 @@ class HostedCall(Execution):
             progress_chunk(value)  # raises the errors that it raises with a subscriber
         else:
             self.stream.emit(value)
+
+    async def demand_approval(self, demand: ApprovalDemand) -> ApprovalDecision:
+        """Ask the server who may approve the call."""
+        return await self._runner.demand_approval(self, demand)
+
+    async def return_to_work(self) -> None:
+        """Wait until this host has a place for the call."""
+        await self._runner.return_to_work(self)
 
     def finish(self) -> None:
         """Release what the call holds, once it has ended and its threads have too."""

@@ -14,7 +14,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_types import Chunk, FileChunk, as_chunk
@@ -23,6 +23,7 @@ from toolbus.errors import (
     DeadlineExceeded,
     InvalidArguments,
     InvalidResult,
+    PermissionDenied,
     RoomException,
     note_call,
 )
@@ -35,6 +36,10 @@ from toolbus.tools.tool_run import LocalRun, ToolRun, progress_chunk
 from toolbus.tools.toolkit import Toolkit, packed_result
 from toolbus.wire import ToolkitManifest, pack_body
 from toolbus.wire.flow_control import MAX_PROGRESS_BYTES
+
+if TYPE_CHECKING:  # few tools ask a person
+    from toolbus.concurrency.pausable_clock import CallTime
+    from toolbus.tools.approvals import ApprovalDecision, ApprovalDemand, AsksPerson
 
 __all__ = ["InProcessCall", "InProcessToolkit", "LocalInput", "started_tools"]
 
@@ -116,11 +121,17 @@ class InProcessCall(Execution, LocalRun):
     """Whether the room's server asks for the texts of exceptions."""
     left_s: float | None = None
     """What is left of `timeout_s`, where some of it has passed already."""
+    within: CallTime | None = None
+    """The time of the turn's call, which stands still with this one."""
+    asks: AsksPerson | None = None
+    """Asks a person about this call; None if nobody can be asked."""
+    enforces_approval: bool = True
+    """Whether a tool with `approval` asks: not where the permissions of the turn have judged it."""
 
     def begin(
-        self, runner: InProcessToolkit, room_until: Callable[[float], CallRoom | None]
+        self, runner: InProcessToolkit, room_of: Callable[[CallTime], CallRoom | None]
     ) -> None:
-        """Take what the runner provides, and the room for a call that ends at a time."""
+        """Take what the runner provides, and the room that is bound to the call."""
         self._runner = runner
         self.toolkit: Toolkit = runner.toolkit
         loop = asyncio.get_running_loop()
@@ -128,7 +139,7 @@ class InProcessCall(Execution, LocalRun):
         self.clock: Callable[[], float] = loop.time
         left_s = self.timeout_s if self.left_s is None else self.left_s
         self.deadline_at: float | None = loop.time() + left_s
-        self.room: CallRoom | None = room_until(self.deadline_at)
+        self.room: CallRoom | None = room_of(self)
         self._limit = asyncio.timeout_at(self.deadline_at)
         if self.source is not None:
             self.source.run = self
@@ -169,6 +180,29 @@ class InProcessCall(Execution, LocalRun):
                 self.end_followers()
             self.finish()
 
+    def pause(self) -> None:
+        """Let the time of the call stand still, and that of the turn's call."""
+        super().pause()
+        if not self._limit.expired():
+            self._limit.reschedule(None)
+        if self.within is not None:
+            self.within.pause()
+
+    def resume(self) -> None:
+        """Undo one `pause`."""
+        super().resume()
+        if not self.pausable_clock().is_paused and not self._limit.expired():
+            self._limit.reschedule(self.ends_at)
+        if self.within is not None:
+            self.within.resume()
+
+    async def demand_approval(self, demand: ApprovalDemand) -> ApprovalDecision:
+        """Ask the approver of the turn."""
+        if self.asks is None:
+            text = f"{demand.judged.decision.reason} Nobody can be asked here."
+            raise PermissionDenied(text, executed="no")
+        return await self.asks(demand)
+
     async def put(self, chunk: Chunk) -> None:
         """Pass a chunk to the caller; an error of that ends the call."""
         try:
@@ -199,7 +233,7 @@ class InProcessCall(Execution, LocalRun):
         """Stop the function as far as possible."""
         self.cancel()
         if not self._limit.expired():
-            self._limit.reschedule(self.clock())
+            self._limit.reschedule(asyncio.get_running_loop().time())
 
     @property
     def identity(self) -> Identity:
@@ -272,7 +306,7 @@ class InProcessToolkit:
 
     @runs_call
     async def run(
-        self, call: InProcessCall, room_until: Callable[[float], CallRoom | None]
+        self, call: InProcessCall, room_of: Callable[[CallTime], CallRoom | None]
     ) -> Chunk:
         """Run a call within the tool's limits and its own time, waiting for a free slot.
 
@@ -282,7 +316,7 @@ class InProcessToolkit:
             RoomException: The call failed; `executed` says whether the tool ran.
             Exception: What the iterable of the call's input raised.
         """
-        call.begin(self, room_until)
+        call.begin(self, room_of)
         limits = self._limits.get(call.tool)
         if self.toolkit.records is None:
             return await call.run(limits)

@@ -11,20 +11,22 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context as TaskContext
 from contextvars import copy_context
 from copy import copy
 from functools import cache, partial
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_sender import OutgoingConnection
 from toolbus.chunks.chunk_types import Chunk, EmptyChunk, FileChunk, MixedChunk, fitting
 from toolbus.chunks.receive_credit import BufferBudget
 from toolbus.chunks.result_parts import LARGE_RESULT_BYTES
+from toolbus.client.caller import holds_unknown_error
 from toolbus.concurrency.tasks import raise_error
 from toolbus.errors import (
     Cancelled,
@@ -36,7 +38,7 @@ from toolbus.errors import (
     RoomException,
 )
 from toolbus.forked_children import end_child
-from toolbus.hosting.fair_slots import MAX_IN_FLIGHT, FairSlots, HeldSlots, UnreadResults
+from toolbus.hosting.fair_slots import MAX_IN_FLIGHT, CallsAside, FairSlots, HeldSlots
 from toolbus.hosting.hosted_call import (
     FIELDS_TO_READ,
     HostedCall,
@@ -89,20 +91,26 @@ from toolbus.wire import (
 from toolbus.wire.body_steps import LARGE_BODY_BYTES
 from toolbus.wire.flow_control import MAX_CHUNK_BYTES
 
-__all__ = ["Runner"]
+if TYPE_CHECKING:  # few tools ask a person
+    from toolbus.concurrency.pausable_clock import CallTime
+    from toolbus.tools.approvals import ApprovalDecision, ApprovalDemand
+    from toolbus.tools.execution import Identity
+
+__all__ = ["AskServer", "Runner"]
 
 _logger = bounded_logger(__name__)
 
 _RETRY_AFTER_S = 0.1
 _STOP_TIMEOUT_S = 2.0
+AskServer: TypeAlias = Callable[..., Awaitable[dict[str, Any]]]
+"""Sends a `Hold`, whose fields it gets, and returns the body of its reply."""
 
 
 class Runner:
     """Runs what the server dispatches to one connection.
 
     Args:
-        room_of: Makes the room for a call's tool, from the dispatch's id and its deadline by the
-            loop's clock.
+        room_of: Makes the room for a call's tool, from the dispatch's id and the time of the call.
         room_name: The name of the room, for spans.
         tracing: Records sampled calls.
         connection: The connection; without one, frames are dropped.
@@ -115,6 +123,8 @@ class Runner:
 
     __slots__ = (
         "_abandoned",
+        "_aside",
+        "_ask_server",
         "_calls",
         "_connection_number",
         "_context",
@@ -122,13 +132,13 @@ class Runner:
         "_held",
         "_loop_is_ending",
         "_process_id",
+        "_returning",
         "_room_name",
         "_running",
         "_sends_parts",
         "_slots",
         "_threads",
         "_tracing",
-        "_unread",
         "connection",
         "definitions",
         "input_budget",
@@ -141,7 +151,7 @@ class Runner:
     def __init__(  # noqa: PLR0913 - each is one fact of a host, by keyword
         self,
         *,
-        room_of: Callable[[int, float | None], CallRoom],
+        room_of: Callable[[int, CallTime], CallRoom],
         room_name: str,
         tracing: Tracing,
         connection: OutgoingConnection | None = None,
@@ -154,7 +164,7 @@ class Runner:
         """The connection that frames are sent on."""
         self.input_budget: BufferBudget = BufferBudget()
         """Buffer memory for the inputs of all calls."""
-        self.room_of: Callable[[int, float | None], CallRoom] = room_of
+        self.room_of: Callable[[int, CallTime], CallRoom] = room_of
         self._room_name = room_name
         self._tracing = tracing
         self._slots = FairSlots.of(max_in_flight)
@@ -168,7 +178,9 @@ class Runner:
         self._calls: dict[int, HostedCall] = {}
         self._running: set[HostedCall] = set()
         self._sends_parts = False
-        self._unread = UnreadResults()
+        self._ask_server: AskServer | None = None
+        self._aside = CallsAside()
+        self._returning: deque[tuple[HostedCall, asyncio.Future[None]]] = deque()
         self._abandoned: set[asyncio.Task[None]] = set()
         self._process_id = os.getpid()
         # Made when it is first used: most participants of a room host nothing.
@@ -185,16 +197,21 @@ class Runner:
     def for_connection(
         self,
         connection: OutgoingConnection | None,
-        room_of: Callable[[int, float | None], CallRoom],
+        room_of: Callable[[int, CallTime], CallRoom],
         *,
         sends_parts: bool,
+        ask_server: AskServer | None,
     ) -> Runner:
-        """Make a runner for another connection with the same toolkits within the same limits."""
+        """Make a runner for another connection with the same toolkits within the same limits.
+
+        `ask_server` sends the question whether a call may run; None if the server knows no such
+        question.
+        """
         other = copy(self)
         other.connection, other.room_of = connection, room_of
         other._calls, other.input_budget = {}, BufferBudget()
         other._connection_number = self.definitions.add_connection(connection)
-        other._sends_parts = sends_parts
+        other._sends_parts, other._ask_server = sends_parts, ask_server
         return other
 
     @property
@@ -223,7 +240,7 @@ class Runner:
         if hosted is None or not (hosted.is_for_all or hosted.serves(self._connection_number)):
             self._refuse(dispatch, NoHost(f"this host no longer serves {dispatch.toolkit}"))
             return
-        is_scarce = self._unread.count or len(self._running) >= self._slots.common
+        is_scarce = self._aside.count or len(self._running) >= self._slots.common
         if is_scarce and (reason := self._overload(dispatch.header)):
             self._refuse(dispatch, Overloaded(reason, retry_after_s=_RETRY_AFTER_S), hosted)
             return
@@ -250,15 +267,59 @@ class Runner:
     def _overload(self, header: Mapping[str, Any]) -> str:
         """Return why a caller gets no place; empty if it gets one."""
         caller = accountable(header, self.owner_of)
-        unread = self._unread
-        used = len(self._running) - unread.count
-        if used >= self._slots.common:
-            held = self._held.of(caller, self._running) - unread.count_of(caller)
-            if not self._slots.may_take(used, held):
-                return f"the host runs {used} calls, {held} of them yours"
-        if unread.is_full(caller):
+        used, held = self._places_of(caller)
+        if not self._slots.may_take(used, held):
+            return f"the host runs {used} calls, {held} of them yours"
+        if self._aside.is_full(caller):
             return "too many bytes of results wait at the host for you to read"
         return ""
+
+    def _places_of(self, caller: Identity) -> tuple[int, int]:
+        """Return how many places are taken, and, once they are scarce, how many a caller has."""
+        used = len(self._running) - self._aside.count
+        if used < self._slots.common:
+            return used, 0
+        return used, self._held.of(caller, self._running) - self._aside.count_of(caller)
+
+    # Calls that wait for a person
+
+    async def demand_approval(self, call: HostedCall, demand: ApprovalDemand) -> ApprovalDecision:
+        """Let the server ask who may approve a call; it takes no place meanwhile.
+
+        Raises `Unavailable` at an older server, `TooLarge` for what is too much to be shown, and
+        what the server refuses the question with; executed "no".
+        """
+        if self._ask_server is None:
+            raise holds_unknown_error()
+        demanded = demand.to_wire(call.hosted.digest)
+        with self._aside.waiting(call.identity):
+            self._admit_returning()
+            reply = await self._ask_server(call.dispatch.id, *demanded)
+        from toolbus.tools.approvals import decision_of
+
+        return decision_of(reply)
+
+    async def return_to_work(self, call: HostedCall) -> None:
+        """Wait for a place for a call that has waited, behind those that wait already."""
+        used, held = self._places_of(call.identity)
+        # It is among the running ones already.
+        if not self._returning and self._slots.may_take(used - 1, max(0, held - 1)):
+            return
+        admitted = self.loop.create_future()
+        self._returning.append((call, admitted))
+        with self._aside.waiting(call.identity):
+            await admitted
+
+    def _admit_returning(self) -> None:
+        """Give free places to calls that have waited for a person."""
+        while self._returning:
+            call, admitted = self._returning[0]
+            if not admitted.done() and not self._slots.may_take(*self._places_of(call.identity)):
+                return
+            self._returning.popleft()
+            if not admitted.done():
+                admitted.set_result(None)
+                return  # it is counted when its task goes on
 
     def _refuse(
         self,
@@ -449,6 +510,8 @@ class Runner:
         call.hosted.running_calls.discard(call)
         if call.hosted.idle_event is not None:
             call.hosted.on_call_ended()
+        if self._returning:
+            self._admit_returning()
 
     async def _execute(self, call: HostedCall) -> bytes:
         """Run the tool; return the packed chunk, or raise the error for the caller."""
@@ -506,7 +569,7 @@ class Runner:
                 raise too_large(call, body)
             return body
         call.free_slot()  # the function has ended: the caller may read at its own pace
-        with self._unread.waiting(call.identity, len(body)):
+        with self._aside.waiting(call.identity, len(body)):
             return await call.open_stream().send_all_but_last_part(body)
 
     def begin_thread(self, function: Callable[[], Any]) -> asyncio.Future[Any]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 from typing import Final
 
 from toolbus.chunks.chunk_types import Chunk
-from toolbus.concurrency.pausable_clock import PausableClock, timeout_at
+from toolbus.concurrency.pausable_clock import PausableClock
 from toolbus.errors import DeadlineExceeded
 from toolbus.middlewares.outcomes import checked_seconds, closing, own_error
 from toolbus.tools.context import run_of
@@ -36,9 +35,9 @@ class TimeLimit:
 
     async def __call__(self, call: ToolCall, next: CallNext, /) -> AsyncGenerator[Chunk, None]:
         """Run the call until its time is over."""
-        # In a turn a person may be asked about the call; that takes none of its time.
-        clock = run_of(call.context).pausable
-        ends_at = _now(clock) + self._seconds
+        # A person may be asked about the call; that takes none of its time.
+        clock = run_of(call.context).pausable_clock()
+        ends_at = clock.time() + self._seconds
         async with closing(next(call)) as chunks:
             # The limit surrounds each wait, never a `yield`: it must not cancel the reader.
             while (chunk := await _next_chunk(chunks, ends_at, clock)) is not None:
@@ -49,19 +48,15 @@ class TimeLimit:
         raise own_error(call, error, began=True)
 
 
-async def _next_chunk(chunks: object, ends_at: float, clock: PausableClock | None) -> object:
+async def _next_chunk(chunks: object, ends_at: float, clock: PausableClock) -> object:
     """Return the next chunk, or `_END`; None if the time is over."""
-    if _now(clock) >= ends_at:
+    if clock.time() >= ends_at:
         return None  # a chunk that needs no wait would pass the limit below
     try:
-        async with timeout_at(ends_at, clock) as limit:
+        async with clock.timeout_at(ends_at) as limit:
             found = await anext(chunks, _END)  # type: ignore[call-overload]
     except TimeoutError:
         if not limit.expired():
             raise  # it is an error of the tool
         return None
     return None if limit.expired() else found
-
-
-def _now(clock: PausableClock | None) -> float:
-    return asyncio.get_running_loop().time() if clock is None else clock.time()

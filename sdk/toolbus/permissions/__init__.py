@@ -7,6 +7,7 @@ from toolbus.public_names import PublicNames
 if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.permissions.assessment import Assessment as Assessment
     from toolbus.permissions.decision import PermissionDecision as PermissionDecision
+    from toolbus.permissions.granted_rules import GrantedRule as GrantedRule
     from toolbus.permissions.permissions import Permissions as Permissions
     from toolbus.permissions.rule import Rule as Rule
     from toolbus.permissions.rule_file import RuleFileError as RuleFileError

@@ -38,6 +38,10 @@ class JudgedTool(Protocol):
     def alias(self) -> str:
         """The alias of that issuer, where the server has several."""
 
+    @property
+    def workdirs(self) -> tuple[str, ...]:
+        """The folders that the tool works in; usually none."""
+
 
 class JudgedContext(Protocol):
     """Who calls, and for whom, as a `ToolContext` has it."""

@@ -13,20 +13,32 @@ from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeAlias, TypeVar
 
 from toolbus.auth.grants import TOPIC_GRANTS
+from toolbus.room.holds import HoldInfo
 from toolbus.room.participants import Message, ParticipantInfo
 from toolbus.room.toolkit_proxy import DefinitionInfo, ToolkitInfo
 from toolbus.wire import Event
 
-__all__ = ["EVENT_TOPICS", "EventQueue", "EventStream", "RoomEvent", "granted_topics", "topic_of"]
+__all__ = [
+    "DEFAULT_TOPICS",
+    "EVENT_TOPICS",
+    "EventQueue",
+    "EventStream",
+    "RoomEvent",
+    "granted_topics",
+    "topic_of",
+]
 
 T = TypeVar("T")
 EVENT_TOPICS: frozenset[str] = frozenset(TOPIC_GRANTS) - {"calls"}
 """The topics of room events. Calls are a topic of their own."""
+DEFAULT_TOPICS: frozenset[str] = EVENT_TOPICS - {"holds"}
+"""The topics of a reader that names none. Holds are for who decides about them."""
 _MAX_UNREAD = 1_024
 """A reader that is slower than the room, or has stopped, would fill the memory of its process."""
 _TOOLKIT_EVENTS = frozenset({"toolkit_added", "toolkit_changed", "toolkit_removed"})
 _SUPERSEDED = "toolkit_superseded"
 _PARTICIPANT_EVENTS = frozenset({"participant_joined", "participant_changed", "participant_left"})
+_HOLD_EVENTS = frozenset({"hold_added", "hold_settled"})
 _MESSAGE = "message"
 
 
@@ -35,7 +47,9 @@ def granted_topics(facts: Mapping[str, Any]) -> list[str]:
     api = facts.get("api", {})
     grants = {**api, "agents.use_tools": api.get("agents", {}).get("use_tools")}
     return [
-        topic for topic in TOPIC_GRANTS if topic in EVENT_TOPICS and grants.get(TOPIC_GRANTS[topic])
+        topic
+        for topic in TOPIC_GRANTS
+        if topic in EVENT_TOPICS and any(map(grants.get, TOPIC_GRANTS[topic]))
     ]
 
 
@@ -45,7 +59,8 @@ class RoomEvent:
 
     name: str
     """"toolkit_added", "toolkit_changed", "toolkit_removed", "toolkit_superseded";
-    "participant_joined", "participant_changed", "participant_left"; "message". After "reconnected"
+    "participant_joined", "participant_changed", "participant_left"; "message"; "hold_added",
+    "hold_settled". After "reconnected"
     and "missed" other events may have been lost: list again what you need."""
     toolkit: ToolkitInfo | None = None
     """The toolkit of the event; a removed one has only its name and its owner."""
@@ -55,6 +70,8 @@ class RoomEvent:
     """The message of a "message" event."""
     superseded: DefinitionInfo | None = None
     """The definition that was superseded; `toolkit` has the one that serves now."""
+    hold: HoldInfo | None = None
+    """The approval of "hold_added" or "hold_settled", without its body."""
 
     @classmethod
     def from_wire(cls, event: Event) -> RoomEvent | None:
@@ -75,6 +92,8 @@ class RoomEvent:
         if event.name in _PARTICIPANT_EVENTS:
             info = ParticipantInfo.from_wire(event.data["participant"])
             return cls(event.name, participant=info)
+        if event.name in _HOLD_EVENTS:
+            return cls(event.name, hold=HoldInfo.from_wire(event.data["hold"]))
         if event.name != _MESSAGE:
             return None
         return cls(event.name, message=Message.from_wire(event.data))
@@ -84,6 +103,8 @@ def topic_of(event: RoomEvent) -> str:
     """Return the topic of an event that the server sent."""
     if event.message is not None:
         return "messages"
+    if event.hold is not None:
+        return "holds"
     return "toolkits" if event.participant is None else "participants"
 
 

@@ -42,6 +42,7 @@ from toolbus.room.call_form import (
 from toolbus.room.participants import BuilderInfo, ParticipantInfo
 from toolbus.room.room_connection import RoomConnection
 from toolbus.room.toolkit_proxy import ToolkitInfo, ToolkitProxy, TypedToolkitProxy
+from toolbus.tools.approvers import DEFAULT_APPROVAL_S
 from toolbus.tools.call_room import InvokeOptions, StreamOptions
 from toolbus.wire import (
     FORWARD_VERSION,
@@ -59,6 +60,8 @@ from toolbus.wire import (
 if TYPE_CHECKING:
     from typing import _SpecialForm  # what type checkers take `Literal[...]` for
 
+    from toolbus.client.held_calls import HeldCall
+    from toolbus.concurrency.pausable_clock import CallTime
     from toolbus.room.calls import CallExplanation
 
 __all__ = ["Room", "bound_room", "connection_of"]
@@ -76,9 +79,9 @@ class Room:
     """Every way to call, list and inspect toolkits, and to send messages."""
 
     __slots__ = (
+        "_call",
         "_caller",
         "_connection",
-        "_deadline_at",
         "_is_forwarding",
         "_parent",
         "_principal",
@@ -89,7 +92,7 @@ class Room:
         connection: RoomConnection,
         caller: Caller,
         parent: int | None = None,
-        deadline_at: float | None = None,
+        call: CallTime | None = None,
         principal: str | None = None,
     ) -> None:
         """Made by the library.
@@ -98,13 +101,13 @@ class Room:
             connection: What all views of one connection share.
             caller: Makes the calls; that of a running tool uses the connection of its call.
             parent: The dispatch id of the call that the view is bound to.
-            deadline_at: When that call's deadline is, by the loop's clock.
+            call: The time of that call.
             principal: On whose behalf all calls are made unless a call names another one.
         """
         self._connection = connection
         self._caller = caller
         self._parent = parent
-        self._deadline_at = deadline_at
+        self._call = call
         self._principal = principal
         self._is_forwarding = False
 
@@ -126,9 +129,7 @@ class Room:
         if not self._caller.can_forward:
             text = f"this server cannot forward calls: it needs version {FORWARD_VERSION} of the"
             raise Unavailable(f"{text} protocol", executed="no", retryable=False)
-        room = Room(
-            self._connection, self._caller, self._parent, self._deadline_at, self._principal
-        )
+        room = Room(self._connection, self._caller, self._parent, self._call, self._principal)
         room._is_forwarding = True
         return room
 
@@ -203,6 +204,9 @@ class Room:
         wait_for_host_s: float | None = None,
         returns: Any = None,
         on_progress: Callable[[Any], None] | None = None,
+        on_held: Callable[[HeldCall], None] | None = None,
+        purpose: str | None = None,
+        approval_timeout_s: float | None = DEFAULT_APPROVAL_S,
         **unknown: Never,
     ) -> Any:
         """Call a tool and return its chunk, or, with `returns`, its value as that type.
@@ -228,6 +232,13 @@ class Room:
             returns: A type that the value is converted to; `bytes` reads a file whole.
             on_progress: A plain function that gets the value of each progress of the tool. Some may
                 be lost; only the latest counts.
+            on_held: A plain function that gets a `HeldCall` when the call begins to wait for a
+                person, and another one when it goes on. Meanwhile `timeout_s` stands still.
+            purpose: What the call is for, in your words, for those who approve it; at most 500
+                characters.
+            approval_timeout_s: Seconds that the call waits for a person, if its host wants one to
+                approve it; 0 never waits, None waits without limit. The smaller one of this and
+                the host's counts.
             unknown: Takes nothing: arguments are a mapping, not keywords.
 
         Returns:
@@ -252,6 +263,9 @@ class Room:
             retry=retry,
             wait_for_host_s=wait_for_host_s,
             on_progress=on_progress,
+            on_held=on_held,
+            purpose=purpose,
+            approval_timeout_s=approval_timeout_s,
         )
         plan = self._plan(tool, argument_mapping("invoke", tool, arguments), options)
         if attachment is None and on_progress is None:
@@ -283,6 +297,9 @@ class Room:
         wait_for_host_s: float | None = None,
         stall_timeout_s: float | None = 30.0,
         on_progress: Callable[[Any], None] | None = None,
+        on_held: Callable[[HeldCall], None] | None = None,
+        purpose: str | None = None,
+        approval_timeout_s: float | None = DEFAULT_APPROVAL_S,
         **unknown: Never,
     ) -> ChunkStream:
         """Call a tool and read its chunks as they arrive.
@@ -317,6 +334,9 @@ class Room:
                 pause for that time too, at most 300 s. A stream that is not read ends after 30 s,
                 whatever this is.
             on_progress: A plain function that gets the value of each progress.
+            on_held: As in `invoke`; the times of the stream stand still meanwhile.
+            purpose: As in `invoke`.
+            approval_timeout_s: As in `invoke`.
             unknown: Takes nothing, as in `invoke`.
 
         Raises:
@@ -339,6 +359,9 @@ class Room:
                 wait_for_host_s=wait_for_host_s,
                 stall_timeout_s=stall_timeout_s,
                 on_progress=on_progress,
+                on_held=on_held,
+                purpose=purpose,
+                approval_timeout_s=approval_timeout_s,
             )
             plan = self._plan(tool, argument_mapping("stream", tool, arguments), options)
             stall_s = options.stall_timeout_s
@@ -361,8 +384,10 @@ class Room:
             packed = pack_body(arguments)
         except BadBody:
             packed = packed_json("arguments", arguments)
-        if self._deadline_at is not None and self._deadline_at < deadline_at:
-            deadline_at = self._deadline_at
+        if self._call is not None:
+            ends_at = self._call.ends_at
+            if ends_at is not None and ends_at < deadline_at:
+                deadline_at = ends_at
         call_id = f"{self._connection.call_prefix}{getrandbits(64).to_bytes(8).hex()}"
         sent = {} if self._parent is None else self._parent_options
         if self._principal is not None:
@@ -374,7 +399,17 @@ class Room:
         if wait_s is None:
             wait_s = self._connection.wait_for_host_s
         return CallPlan(
-            toolkit, name, packed, sent, call_id, deadline_at, options.retry, key, wait_s
+            toolkit,
+            name,
+            packed,
+            sent,
+            call_id,
+            deadline_at,
+            options.retry,
+            key,
+            wait_s,
+            within=self._call,
+            on_held=options.on_held,
         )
 
     async def assess(  # noqa: PLR0913 - the promised signature
@@ -647,19 +682,16 @@ class Room:
         return [BuilderInfo.from_wire(offer) for offer in answer["builders"]]
 
 
-def bound_room(room: Room, deadline_at: float | None, principal: str | None = None) -> Room:
-    """Return a view of a room for one call more: within its parent, and within both deadlines.
+def bound_room(room: Room, call: CallTime | None, principal: str | None = None) -> Room:
+    """Return a view of a room for one call more, within that of the room if there is one.
 
     Args:
         room: That of a participant, or of a call.
-        deadline_at: When the call has to end, by the loop's clock; None adds no limit.
+        call: The time of the call, which knows that of the call around it; None adds no limit.
         principal: On whose behalf its calls are made; by default as those of `room`.
     """
-    own = room._deadline_at
-    if own is not None and (deadline_at is None or own < deadline_at):
-        deadline_at = own
     principal = principal or room._principal
-    return Room(room._connection, room._caller, room._parent, deadline_at, principal)
+    return Room(room._connection, room._caller, room._parent, call or room._call, principal)
 
 
 def connection_of(room: Room) -> RoomConnection:

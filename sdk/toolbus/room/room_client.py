@@ -14,10 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from toolbus.auth.grants import ApiScope
 from toolbus.bounded_logging import bounded_logger
-from toolbus.client.call_options import is_time
+from toolbus.chunks.json_values import packed_json
+from toolbus.client.call_options import is_time, text_of
+from toolbus.client.caller import Caller, holds_unknown_error
 from toolbus.client.local_errors import NotEnteredProxy, check_loop, room_closed_error
 from toolbus.client.retry import DEFAULT_WAIT_FOR_HOST_S
-from toolbus.room.events import EVENT_TOPICS, EventStream, RoomEvent
+from toolbus.errors import ConnectionLost
+from toolbus.room.events import DEFAULT_TOPICS, EventStream, RoomEvent
+from toolbus.room.holds import HoldInfo, packed_rules
 from toolbus.room.hosting import Hosting, find_hosting, packed_manifest
 from toolbus.room.participants import BuilderInfo
 from toolbus.room.registrations import Registration, checked_offer, checked_supersede
@@ -29,9 +33,10 @@ from toolbus.telemetry.tracing import Tracing
 from toolbus.tools.tool_run import Participant
 from toolbus.tools.toolkit import Toolkit
 from toolbus.untrusted_text import SHOWN_CHARS
-from toolbus.wire import Admin
+from toolbus.wire import Admin, Holds, Settle
 
-if TYPE_CHECKING:  # few programs watch calls or have a lock file
+if TYPE_CHECKING:  # few programs watch calls, have a lock file or grant rules
+    from toolbus.permissions.rule import Rule
     from toolbus.room.calls import CallReport
     from toolbus.room.lock_file import LockFile
 
@@ -121,7 +126,7 @@ class RoomClient(Room):
         self._caller = _UNENTERED
         self._parent = None
         self._principal = None
-        self._deadline_at = None
+        self._call = None
         self._is_forwarding = False
 
     async def __aenter__(self) -> Self:
@@ -402,6 +407,97 @@ class RoomClient(Room):
         """
         return await self._joined.caller.request(Admin, action, options)
 
+    # Approvals
+
+    async def holds(self, *, settled: bool = False) -> list[HoldInfo]:
+        """List the calls that wait for a person and that this participant may approve.
+
+        Args:
+            settled: Whether those are listed too that were settled within the last 10 minutes.
+
+        Raises:
+            PermissionDenied: The grants `approve` and `approve_all` are missing.
+            Unavailable: The server is older, or shares its rooms by Redis.
+        """
+        caller = self._approver()
+        found: list[HoldInfo] = []
+        cursor: str | None = None
+        while True:
+            body = await caller.request(Holds, {"cursor": cursor, "settled": settled})
+            found += map(HoldInfo.from_wire, body["holds"])
+            cursor = body["cursor"]
+            if cursor is None:
+                return found
+
+    async def hold(self, id: str) -> HoldInfo:
+        """Read one call that waits, with all that would run: its `body`.
+
+        Raises:
+            NotFound: There is none with this id that this participant may approve.
+            InvalidResult: What its host asks is not what would run, or cannot be read.
+        """
+        body = await self._approver().request(Holds, {"hold": text_of("id", id)})
+        return HoldInfo.from_wire(body["hold"])
+
+    async def approve(
+        self,
+        id: str | HoldInfo,
+        arguments: Mapping[str, Any] | None = None,
+        rule: Rule | Sequence[Rule] | bool | None = None,
+    ) -> None:
+        """Let a call that waits run, with these very arguments.
+
+        It is about what was shown: pass the `HoldInfo` that was read. With an id alone it is about
+        whatever the call would do. The same answer may be given again, as after a lost connection.
+
+        Args:
+            id: The hold, or its id.
+            arguments: Other arguments to run it with. They need the grant to call the tool, and
+                the host validates and judges them.
+            rule: What further calls may run without being asked about: an allow rule of this tool,
+                several of them, or True for exactly these arguments. It holds for the principal of
+                the call and this host, until that ends.
+
+        Raises:
+            NotFound: There is none with this id that this participant may approve.
+            AlreadyExists: It is settled; `details` has its `outcome`, and `by` whom.
+            PermissionDenied: This participant may not approve it, or change its arguments.
+            InvalidArguments: It is about something else by now, or an argument is invalid.
+        """
+        options: dict[str, Any] = {}
+        if arguments is not None:
+            options["arguments"] = packed_json("arguments", dict(arguments))
+        if rule is not None:
+            options["rules"] = packed_rules(rule)
+        await self._settle(id, "approve", options)
+
+    async def deny(self, id: str | HoldInfo, reason: str = "") -> None:
+        """Refuse a call that waits; raises as `approve`.
+
+        Args:
+            id: The hold, or its id.
+            reason: Why, for the caller, which may be a model; at most 2,000 characters.
+        """
+        await self._settle(id, "deny", {"reason": text_of("reason", reason)} if reason else {})
+
+    def _approver(self) -> Caller:
+        caller = self._joined.caller
+        if not caller.can_hold:
+            raise holds_unknown_error()
+        return caller
+
+    async def _settle(self, hold: str | HoldInfo, decision: str, options: dict[str, Any]) -> None:
+        caller = self._approver()
+        if not isinstance(hold, HoldInfo):
+            hold = await self.hold(hold)
+        for is_last in (False, True):
+            try:
+                await caller.request(Settle, hold.id, decision, hold.digest, options)
+                return
+            except ConnectionLost:  # the same answer again succeeds again
+                if is_last:
+                    raise
+
     # Attributes and builders
 
     async def set_attributes(self, /, **attributes: Any) -> None:
@@ -426,7 +522,7 @@ class RoomClient(Room):
 
     # Events
 
-    def events(self, topics: Iterable[str] = EVENT_TOPICS) -> EventStream[RoomEvent]:
+    def events(self, topics: Iterable[str] = DEFAULT_TOPICS) -> EventStream[RoomEvent]:
         """Return a stream of the events of the room from now on, as far as they are granted.
 
         `async with room.events() as events:` has subscribed once the block runs, and
@@ -435,11 +531,11 @@ class RoomClient(Room):
         its connection ends for good otherwise, reading raises the reason, as `closed` does.
 
         Events of toolkits need the grant `use_tools`, of participants `presence`, and messages
-        `messaging`.
+        `messaging`, holds `approve`, `approve_all` or `answer`.
 
         Args:
-            topics: Only these: "toolkits", "participants", "messages". A subscriber of messages is
-                counted by `send` and `broadcast`.
+            topics: Only these: "toolkits", "participants" and "messages" by default, and "holds".
+                A subscriber of messages is counted by `send` and `broadcast`.
 
         Entering or first reading the stream raises:
             PermissionDenied: None of the topics is granted.

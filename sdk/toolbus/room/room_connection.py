@@ -17,6 +17,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec.structs import replace
@@ -44,6 +45,7 @@ from toolbus.telemetry.tracing import Tracing
 from toolbus.tools.call_room import CallRoom
 from toolbus.tools.tool_run import Participant
 from toolbus.wire import (
+    HOLDS_VERSION,
     AssessDispatch,
     Cancel,
     Credit,
@@ -51,16 +53,20 @@ from toolbus.wire import (
     Drain,
     Event,
     Failed,
+    Held,
+    Hold,
     Input,
     Notice,
     Progress,
     Refresh,
     Result,
+    Resumed,
     StreamChunk,
     Welcome,
 )
 
 if TYPE_CHECKING:  # few programs have a lock file
+    from toolbus.concurrency.pausable_clock import CallTime
     from toolbus.room.lock_file import LockFile
 
 __all__ = ["RoomConnection", "TokenRenewal"]
@@ -178,7 +184,7 @@ class RoomConnection:
         client: The participant's `RoomClient`, which views of the room find here.
         settings: The server, the room and the token.
         make_room: Makes the room for a call's tool, from this connection, the caller that its
-            nested calls use, the dispatch's id and its deadline by the loop's clock.
+            nested calls use, the dispatch's id and the time of the call.
         tracing: Records spans.
         locked: A lock file or its path; None is that of the settings, and False is none.
         wait_for_host_s: Seconds that calls wait for a host.
@@ -213,7 +219,7 @@ class RoomConnection:
         self,
         client: object,
         settings: RoomSettings,
-        make_room: Callable[[RoomConnection, Caller, int, float | None], CallRoom],
+        make_room: Callable[[RoomConnection, Caller, int, CallTime], CallRoom],
         *,
         tracing: Tracing,
         locked: LockFile | str | os.PathLike[str] | Literal[False] | None,
@@ -347,10 +353,16 @@ class RoomConnection:
 
     def _begin_calls(self, connection: Connection) -> Handlers:
         """Serve a new connection; return the handlers of its frames."""
+        caller = self.caller.bound_to(connection)
         runner = self.runner.for_connection(
             connection.websocket,
-            partial(self._make_room, self, self.caller.bound_to(connection)),
+            partial(self._make_room, self, caller),
             sends_parts=connection.version >= PARTS_VERSION,
+            ask_server=(
+                partial(caller.ask, Hold, deadline_at=inf)
+                if connection.version >= HOLDS_VERSION
+                else None
+            ),
         )
         self._runners[connection] = runner
         pending = self._pending
@@ -364,6 +376,8 @@ class RoomConnection:
             Failed: pending.settle,
             StreamChunk: pending.receive,
             Progress: pending.receive,
+            Held: pending.hold,
+            Resumed: pending.resume,
             Dispatch: runner.dispatch,
             AssessDispatch: runner.dispatch,
             Cancel: runner.cancel,

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from toolbus.bounded_logging import bounded_logger
-from toolbus.client.caller import REPLY_TIMEOUT_S, Caller
+from toolbus.client.caller import REPLY_TIMEOUT_S, Caller, holds_unknown_error
 from toolbus.concurrency.tasks import raise_error
 from toolbus.errors import InvalidArguments, PermissionDenied, RoomException
 from toolbus.room.events import EVENT_TOPICS, EventQueue, RoomEvent, granted_topics, topic_of
@@ -28,6 +28,7 @@ __all__ = ["Subscriptions"]
 T = TypeVar("T")
 _logger = bounded_logger(__name__)
 _CALLS = "calls"
+_HOLDS = "holds"
 _MAX_SENDERS = 1_024
 """Each connection has another id: in a long process they would grow without end."""
 
@@ -58,6 +59,7 @@ class Subscriptions:
         Raises:
             InvalidArguments: There is no such topic.
             PermissionDenied: None of them is granted.
+            Unavailable: The server is older, and knows nothing of holds.
         """
         chosen: list[str] = []
         if isinstance(topics, Iterable) and not isinstance(topics, str):
@@ -66,6 +68,8 @@ class Subscriptions:
             isinstance(topic, str) and topic in EVENT_TOPICS for topic in chosen
         ):
             raise InvalidArguments(f"topics must be among {', '.join(sorted(EVENT_TOPICS))}")
+        if chosen == [_HOLDS] and not self._caller.can_hold:
+            raise holds_unknown_error()
         queue: EventQueue[RoomEvent] = EventQueue(chosen, lambda _: RoomEvent("missed"))
         async with self._reading(self._readers, queue):
             yield queue
@@ -132,7 +136,11 @@ class Subscriptions:
         for topics in self._asked_for():
             # For a reader without any grant the server refuses the request with the right error.
             wanted |= topics & self._granted() or topics
-        return sorted(wanted, reverse=True)
+        return sorted(self._known(wanted), reverse=True)
+
+    def _known(self, topics: set[str]) -> set[str]:
+        """Leave out what the server does not know: it would refuse all topics because of one."""
+        return topics if self._caller.can_hold else topics - {_HOLDS}
 
     def _asked_for(self) -> list[frozenset[str]]:
         readers = [queue.topics for queue in self._readers]
@@ -211,7 +219,7 @@ class Subscriptions:
             return
         self._has_gap = bool(self._watchers)
         # A reader without any grant must not make the request of the others fail.
-        granted = set[str]().union(*self._asked_for()) & self._granted()
+        granted = self._known(set[str]().union(*self._asked_for()) & self._granted())
         topics = sorted(granted, reverse=True) or self._wanted()
         with suppress(RoomException):
             await self._caller.ask(Subscribe, topics, deadline_at=deadline_at)

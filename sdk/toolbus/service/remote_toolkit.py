@@ -59,7 +59,8 @@ class RemoteToolkit(Toolkit):
         shared_with: Who else sees a private one: `name:x`, `role:x`, or `*`.
         records: Where each call is recorded, refused ones too.
         errors: What callers get of the exceptions of its tools, as for `Toolkit`.
-        policy: What refuses calls, of every caller, as for `Toolkit`.
+        policy: What refuses calls, or asks a person about them, as for `Toolkit`.
+        approvers: Who may approve calls of its tools, as for `Toolkit`.
         supersede: True takes over from other definitions whatever their versions; False refuses to
             be hosted beside one, with `DefinitionConflict`.
 
@@ -85,6 +86,7 @@ class RemoteToolkit(Toolkit):
         records: Records | None = None,
         errors: SentErrors | None = None,
         policy: Permissions | None = None,
+        approvers: Iterable[str] = (),
     ) -> None:
         super().__init__(
             name,
@@ -99,6 +101,7 @@ class RemoteToolkit(Toolkit):
             records=records,
             errors=errors,
             policy=policy,
+            approvers=approvers,
         )
         if public and shared_with:
             raise ValueError(f"toolkit {name!r} is public: shared_with is for private ones")

@@ -32,6 +32,9 @@ class _Options(TypedDict, total=False):
     retry: bool
     wait_for_host_s: float | None
     on_progress: Callable[[Any], None] | None
+    on_held: Callable[[Any], None] | None
+    purpose: str | None
+    approval_timeout_s: float | None
 
 
 class InvokeOptions(_Options, total=False):

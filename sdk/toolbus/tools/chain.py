@@ -59,12 +59,15 @@ class ToolChain:
         middlewares: Sequence[Middleware],
         policies: Sequence[Permissions],
         unentered: Executed,
+        approvers: tuple[str, ...] = (),
     ) -> None:
         self.tool: Tool = tool
         self.policies: Sequence[Permissions] = policies
         self._info = info
         self._middlewares = middlewares
         self._unentered = unentered
+        self.approvers: tuple[str, ...] = approvers
+        """Who may approve the calls of tools that do not say it themselves."""
 
     async def run(
         self, context: ToolContext, arguments: dict[str, Any], attachment: Any = None
@@ -122,9 +125,15 @@ class _ToolStep:
         tool, policies, run = self._chain.tool, self._chain.policies, run_of(call.context)
         arguments = dict(call.arguments)
         try:
-            if policies:
+            if policies or (tool.approval and run.enforces_approval):
                 _check_streams(tool, run)  # a call that cannot run is not judged
-                arguments = await permitted(tool, policies, call)
+                arguments = await permitted(
+                    tool,
+                    policies,
+                    call,
+                    approvers=tuple(tool.approvers) or self._chain.approvers,
+                    has_input=self._attachment is not None,
+                )
             checked = await read_in_time(tool, run, arguments)
             _check_streams(tool, run)
             if self._attachment is not None:

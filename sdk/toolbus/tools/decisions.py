@@ -6,7 +6,7 @@ that arrive; what differs between them stands first in `CallDecision`.
 
 1. `judge`: a denial that no assessment can change ends the call, and nothing is asked. Else the
    tool is asked about this very input, and rules and mode decide: allow, deny or ask.
-2. A person is asked, one call of a turn at a time; at a host nobody is, and an ask is a denial.
+2. A person is asked: by a turn one call at a time, by a host whoever may approve it in its room.
 3. What the answer allows is judged as in 1, with the arguments that it gives, so that nothing runs
    that was not judged; perhaps a person is asked once more.
 4. What the answers grant beyond this call is granted, and the call runs with what was judged last.
@@ -15,11 +15,10 @@ that arrive; what differs between them stands first in `CallDecision`.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from toolbus.chunks.json_values import packed_json
 from toolbus.errors import (
@@ -27,13 +26,12 @@ from toolbus.errors import (
     ApprovalExpired,
     InvalidArguments,
     PermissionDenied,
-    RoomException,
 )
 from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.plain import decision_details
 from toolbus.permissions.rule import Rule
+from toolbus.tools.approvals import SCOPES, ApprovalDecision, ApprovalState, Judged
 from toolbus.tools.middleware import ToolCall
-from toolbus.tools.tool_info import ToolInfo
 from toolbus.untrusted_text import json_text, printable
 
 if TYPE_CHECKING:  # most programs have no permissions
@@ -41,15 +39,12 @@ if TYPE_CHECKING:  # most programs have no permissions
     from toolbus.permissions.permissions import Permissions
 
 __all__ = [
-    "ApprovalDecision",
-    "ApprovalScope",
-    "ApprovalState",
     "AskTool",
     "CallDecision",
     "InForce",
-    "Judged",
     "judge",
     "of_same_reach",
+    "stricter",
 ]
 
 AskTool: TypeAlias = Callable[[tuple[str, ...]], Awaitable[Assessment]]
@@ -57,106 +52,10 @@ AskTool: TypeAlias = Callable[[tuple[str, ...]], Awaitable[Assessment]]
 InForce: TypeAlias = "Callable[[str], Permissions]"
 """Returns the permissions that are in force now, by the tool that a call reaches; "" where its tool
 does not forward, or it is not known yet."""
-ApprovalScope: TypeAlias = Literal["once", "state"]
-"""For what a decision holds: for this call, or for the state of the agent."""
-_SCOPES = ("once", "state")
 # A person decides about one input; after so many requests what is still asked counts as answered.
 _MAX_REQUESTS = 2
 _MAX_REASON_CHARS = 2_000
 """Of the reason of a person: a model reads it."""
-
-
-class Judged(NamedTuple):
-    """What is decided about one input of a call, and what that rests on."""
-
-    packed: bytes
-    """The arguments, packed: nobody changes these."""
-    call: ToolCall
-    """The call with these arguments."""
-    decision: PermissionDecision
-    assessment: Assessment
-
-    @property
-    def asks(self) -> tuple[str, Rule | None, str]:
-        """What asks: another ask than this one is not answered yet."""
-        source = self.decision.source
-        return source, self.decision.rule, self.assessment.message if source == "tool" else ""
-
-
-@dataclass(frozen=True, slots=True)
-class ApprovalDecision:
-    """What a person decided: made by `ApprovalDecision.allow` or `ApprovalDecision.deny`."""
-
-    is_allowed: bool
-    """Whether the call may run."""
-    scope: ApprovalScope = "once"
-    """Whether it holds for this call or for the state of the agent."""
-    rule: Rule | tuple[Rule, ...] | None = None
-    """What is granted with the scope "state": a rule, or several for the parts of one input; None
-    stands for exactly this call."""
-    arguments: Mapping[str, Any] | None = None
-    """The arguments to run it with in place of those asked about."""
-    reason: str = ""
-    """Why not, in the words of the person; a model reads it."""
-
-    @classmethod
-    def allow(
-        cls,
-        scope: ApprovalScope = "once",
-        rule: Rule | tuple[Rule, ...] | None = None,
-        arguments: Mapping[str, Any] | None = None,
-    ) -> Self:
-        """Return the decision that the call may run.
-
-        Args:
-            scope: "once" is for this call. "state" is for all calls of this principal with the
-                same `AgentState`: those that `rule` covers, or, without a rule, those of this tool
-                with exactly these arguments; of a tool that works in folders (`tool.workdirs`) in
-                the same folders alone.
-            rule: One of `ApprovalRequest.decision.suggestions`, all of them, or another allow rule
-                of this tool alone. An input of several parts needs a rule for each, to be allowed
-                later.
-            arguments: Changed arguments. They are validated and judged before the call runs.
-
-        Raises `ValueError` for an unknown scope, a rule with the scope "once", and an empty tuple.
-        """
-        if scope not in _SCOPES:
-            raise ValueError(f'scope must be "once" or "state", not {scope!r}')
-        if rule is not None and scope != "state":
-            raise ValueError('a rule is granted with scope="state"')
-        if rule == ():
-            raise ValueError("an empty tuple of rules grants nothing")
-        return cls(True, scope, rule, arguments)
-
-    @property
-    def rules(self) -> tuple[Rule, ...]:
-        """The rules that are granted; none stands for exactly this call."""
-        if self.rule is None:
-            return ()
-        return self.rule if isinstance(self.rule, tuple) else (self.rule,)
-
-    @classmethod
-    def deny(cls, reason: str = "") -> Self:
-        """Return the decision that the call may not run, with a reason for the model."""
-        return cls(False, reason=reason)
-
-
-@dataclass(slots=True, eq=False)
-class ApprovalState:
-    """What is known of one call over its attempts."""
-
-    denial: RoomException | None = None
-    """Why it may not run: what was denied once stays denied, whatever a middleware tries."""
-    asked: bytes = b""
-    """The packed arguments of the first request to a person."""
-    allowed: bytes = b""
-    """The packed arguments that the person allows: the same, or changed ones."""
-    answered: frozenset[tuple[str, Rule | None, str]] = frozenset()
-    """The asks that are answered for these."""
-    answers: tuple[tuple[ApprovalDecision, Judged], ...] = ()
-    """What grants something as soon as the call may run."""
-    requests: int = 0
-    changes: int = 0
 
 
 class CallDecision:
@@ -164,8 +63,6 @@ class CallDecision:
 
     state: ApprovalState
     """What is known of the call."""
-    via: ToolInfo | None = None
-    """The tool that was called and named this one, if it was not called itself."""
     judged: Judged | None = None
     """What was decided last."""
     arguments: bytes
@@ -178,12 +75,19 @@ class CallDecision:
         """Return the call with these arguments: a copy, since all who get it may keep it."""
 
     @abstractmethod
-    def in_force(self, call: ToolCall) -> InForce:
-        """Return what gives the permissions in force for the call."""
+    async def judge(self, call: ToolCall) -> tuple[PermissionDecision, Assessment]:
+        """Decide about the call by rules and mode, and by what its tool says; see `judge`.
 
-    @abstractmethod
-    async def ask_tool(self, call: ToolCall, patterns: tuple[str, ...]) -> Assessment:
-        """Ask the tool about the call."""
+        Raises what the tool refuses the call with.
+        """
+
+    def asks(self, judged: Judged) -> Hashable:
+        """Return what asks a person, and what the person is shown: the same is asked once."""
+        return judged.asks
+
+    def asks_again(self, judged: Judged) -> bool:
+        """Whether a person who answered twice is asked once more. May raise `ApprovalDenied`."""
+        return False
 
     def queue(self) -> AbstractAsyncContextManager[bool]:
         """Hold the right to ask a person; gives whether the call waited for it."""
@@ -245,8 +149,11 @@ class CallDecision:
         if decision.behavior == "allow":
             return False
         state = self.state
-        is_answered = judged.asks in state.answered or state.requests >= _MAX_REQUESTS
-        return judged.packed != state.allowed or not is_answered
+        if judged.packed != state.allowed:
+            return True
+        if self.asks(judged) in state.answered:
+            return False
+        return state.requests < _MAX_REQUESTS or self.asks_again(judged)
 
     async def _ask(self, judged: Judged) -> Judged:
         """Ask a person, and judge what the answer allows."""
@@ -275,7 +182,7 @@ class CallDecision:
             state.answers = ()
             state.requests = 0
         state.allowed = self.arguments
-        state.answered |= {judged.asks}
+        state.answered |= {self.asks(judged)}
         state.requests += 1
         try:
             judged_again = await self._judge()
@@ -315,13 +222,7 @@ class CallDecision:
         """Decide about the arguments as they are now, and what the tool says about them."""
         packed = self.arguments
         call = self.call_with(packed)
-        in_force = self.in_force(call)
-        decision, assessment = await judge(in_force, call, partial(self.ask_tool, call))
-        if self.via is not None:
-            # Rules that deny or ask about the tool that named this one hold too; none that allows.
-            through = replace(call, tool=self.via)
-            orders = in_force("").decide(through, Assessment("pass", read_only=True))
-            decision = max(decision, orders, key=_strictness)
+        decision, assessment = await self.judge(call)
         self.judged = Judged(packed, call, decision, assessment)
         return self.judged
 
@@ -332,7 +233,7 @@ def _check(decision: Any, judged: Judged) -> None:
         raise _mistake(f"it returned {type(decision).__name__} in place of an ApprovalDecision")
     if not isinstance(decision.is_allowed, bool) or not isinstance(decision.reason, str):
         raise _mistake("its ApprovalDecision was made by neither ApprovalDecision.allow nor .deny")
-    if decision.scope not in _SCOPES:
+    if decision.scope not in SCOPES:
         raise _mistake("the scope of its ApprovalDecision is neither once nor state")
     if not isinstance(decision.arguments, Mapping | None):
         raise _mistake("the arguments of its ApprovalDecision are not one mapping")
@@ -342,7 +243,7 @@ def _check(decision: Any, judged: Judged) -> None:
         _check_rule(rule, judged.call, judged.assessment.reaches)
 
 
-def _check_rule(rule: Any, call: ToolCall, reaches: str) -> None:
+def _check_rule(rule: Any, call: JudgedCall, reaches: str) -> None:
     """Raise `PermissionDenied` for a rule that is beyond the call that was asked about."""
     if not isinstance(rule, Rule):
         raise _mistake(f"the rule of its ApprovalDecision is {type(rule).__name__}")
@@ -363,8 +264,10 @@ def _mistake(what: str) -> PermissionDenied:
     return PermissionDenied(text, executed="no", details={"cause": "ApprovalDecision"})
 
 
-def _strictness(decision: PermissionDecision) -> int:
-    return ("allow", "ask", "deny").index(decision.behavior)
+def stricter(first: PermissionDecision, second: PermissionDecision) -> PermissionDecision:
+    """Return the stricter one of two decisions, the first of equals."""
+    order = ("allow", "ask", "deny")
+    return max(first, second, key=lambda decision: order.index(decision.behavior))
 
 
 async def judge(

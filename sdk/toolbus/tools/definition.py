@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from toolbus.chunks.json_values import cut, shown
 from toolbus.diagnostics.user_code_errors import error_text
 from toolbus.schemas.validation import JsonCheck
+from toolbus.tools.approvers import DEFAULT_APPROVAL_S, approval_seconds, checked_approvers
 from toolbus.tools.error_text import SentErrors, checked_errors
 from toolbus.wire.manifest import ToolManifest
 
@@ -59,6 +60,8 @@ class ToolDefinition:
     open_world: bool = False
     external: bool = False
     approval: bool = False
+    approvers: Sequence[str] = ()
+    approval_timeout_s: float | None = DEFAULT_APPROVAL_S
     cache_ttl_s: float | None = None
     annotations: Mapping[str, Any] | None = None
     errors: SentErrors | None = None
@@ -95,6 +98,8 @@ class ToolDefinition:
         open_world: bool | None = None,
         external: bool | None = None,
         approval: bool | None = None,
+        approvers: Sequence[str] | None = None,
+        approval_timeout_s: float | None = DEFAULT_APPROVAL_S,
         cache_ttl_s: float | None = None,
         annotations: Mapping[str, Any] | None = None,
         errors: SentErrors | None = None,
@@ -102,6 +107,9 @@ class ToolDefinition:
     ) -> None:
         given = {key: value for key, value in locals().items() if value is not None}
         del given["self"]
+        given.pop("approval_timeout_s", None)
+        if approval_timeout_s != DEFAULT_APPROVAL_S:  # None is a value too
+            self.approval_timeout_s = approval_timeout_s
         for option, value in given.items():  # not through `vars`: that slows later attribute reads
             setattr(self, option, value)
         if input_schema is not None:
@@ -127,6 +135,8 @@ class ToolDefinition:
             raise TypeError(f"{self._label}: name must be text, not {type(self.name).__name__}")
         self._check_cache()
         checked_errors(self.errors, self._label)
+        self.approvers = checked_approvers(self.approvers, self._label)
+        self.approval_timeout_s = approval_seconds(self.approval_timeout_s, self._label)
         schema = self._merged_schema()
         _check_affinity(self.affinity, schema, self._label)
         if self.output_schema is not None:

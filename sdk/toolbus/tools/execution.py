@@ -27,11 +27,12 @@ import asyncio
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_types import Chunk, result_chunk
 from toolbus.concurrency.interrupts import is_ctrl_c
+from toolbus.concurrency.pausable_clock import PausableTimer
 from toolbus.concurrency.tasks import retrieve_error
 from toolbus.diagnostics.user_code_errors import begin_at_author
 from toolbus.errors import DeadlineExceeded, Executed, RoomException
@@ -40,6 +41,9 @@ from toolbus.tools.input_stream import ChunkSource, InputStream
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_run import ToolRun
 from toolbus.tools.toolkit import Toolkit, failure_of
+
+if TYPE_CHECKING:  # few tools ask a person
+    from toolbus.tools.approvals import ApprovalDecision, ApprovalDemand
 
 __all__ = [
     "NO_LIMITS",
@@ -187,6 +191,8 @@ class Execution(ToolRun):
     """Number of the call's functions that are on threads now; they cannot be stopped."""
     awaited: int = 0
     """Number of functions on threads that the tool waits for."""
+    timer: PausableTimer | None = None
+    """Ends the function when the tool's own time limit has passed."""
 
     @property
     @abstractmethod
@@ -236,14 +242,62 @@ class Execution(ToolRun):
             self.slots = limits.slots
         if limits.timeout_s is None:
             return await self.execute(arguments)
-        timer = asyncio.get_running_loop().call_later(limits.timeout_s, self.time_out)
+        self.timer = PausableTimer(limits.timeout_s, self.time_out)
         try:
             chunk = await self.execute(arguments)
         finally:
-            timer.cancel()
+            self.timer.cancel()
         if self.timed_out:  # the tool went on although it was cancelled
             raise asyncio.CancelledError
         return chunk
+
+    def pause(self) -> None:
+        """Let the time of the call stand still, and that of its function."""
+        super().pause()
+        if self.timer is not None:
+            self.timer.pause()
+
+    def resume(self) -> None:
+        """Undo one `pause`."""
+        super().resume()
+        if self.timer is not None:
+            self.timer.resume()
+
+    async def ask_person(self, demand: ApprovalDemand) -> ApprovalDecision:
+        """Ask who may approve the call; it takes no slot meanwhile, and its time stands still.
+
+        Then it waits for a slot again, as those do that arrive.
+
+        Raises:
+            PermissionDenied: Nobody can be asked.
+            ApprovalExpired: Nobody has decided in time.
+            RoomException: The question could not be asked; executed "no".
+        """
+        slots, timer = self.slots, self.timer
+        self.free_slot()
+        self.pause()
+        try:
+            decision = await self.demand_approval(demand)
+        finally:
+            self.resume()
+        if timer is not None:
+            timer.pause()
+        try:
+            await self.return_to_work()
+            if slots is not None and self.slots is None:
+                await slots.acquire(self)
+                self.slots = slots
+        finally:
+            if timer is not None:
+                timer.resume()
+        return decision
+
+    @abstractmethod
+    async def demand_approval(self, demand: ApprovalDemand) -> ApprovalDecision:
+        """Ask a person as the runner does; raises as `ask_person`."""
+
+    async def return_to_work(self) -> None:
+        """Wait until the runner has a place for a call that has waited for a person."""
 
     def time_out(self) -> None:
         """Stop the function because its tool's own time limit has passed."""

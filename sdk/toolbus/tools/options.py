@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast, overloa
 from pydantic import BaseModel
 
 from toolbus.chunks.json_values import cut, shown
+from toolbus.tools.approvers import DEFAULT_APPROVAL_S
 from toolbus.tools.argument_models import near
 from toolbus.tools.error_text import SentErrors
 from toolbus.tools.signature import name_of
@@ -49,6 +50,8 @@ class ToolFields(TypedDict, total=False):
     open_world: bool
     external: bool
     approval: bool
+    approvers: Sequence[str]
+    approval_timeout_s: float | None
     timeout_s: float | None
     max_concurrency: int | None
     affinity: str
@@ -100,8 +103,14 @@ class ToolOptions:
     external: bool = False
     """A person or another program outside the host gives its result."""
     approval: bool = False
-    """A person should approve each call: its assessment is an ask that no allow rule replaces. A
-    host enforces it only by a policy."""
+    """A person has to approve each call. A host lets it wait for that; in the process of an agent
+    the permissions of the turn decide, for which it is an ask that no allow rule replaces."""
+    approvers: Sequence[str] = ()
+    """Who may approve its calls: `role:x` and `name:x`; "others" for nobody who makes the call, or
+    whom it is made for. By default as the toolkit says, else all with the grant for the tool."""
+    approval_timeout_s: float | None = DEFAULT_APPROVAL_S
+    """Seconds that a call of it waits for a person; 0 never waits, None waits without limit. The
+    time of its caller counts if that is shorter."""
     timeout_s: float | None = None
     """Seconds that one call may run."""
     max_concurrency: int | None = None

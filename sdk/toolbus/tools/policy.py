@@ -1,40 +1,33 @@
 """The host's half of permission: a `Toolkit(policy=...)` binds every caller of the toolkit.
 
 It is enforced innermost, after all middlewares and right before the function is entered, so that
-what a middleware rewrote is judged too. Nobody can be asked at a host: what a policy would ask
-about, it refuses.
+what a middleware rewrote is judged too. What it asks about waits until a person approves it, and so
+does each call of a tool with `approval`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Never
+from typing import TYPE_CHECKING, Any
 
 from toolbus.auth.grants import ToolPatterns
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.json_values import packed_json
-from toolbus.errors import PermissionDenied, RoomException
-from toolbus.permissions.assessment import Assessment, assessment_of_flags
+from toolbus.errors import ApprovalDenied, ApprovalExpired, RoomException
+from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.plain import (
     MAX_MATCHES,
     MAX_MATCHES_BYTES,
     MAX_MESSAGE_CHARS,
 )
+from toolbus.tools.approvals import ApprovalDecision, ApprovalDemand, ApprovalState, Judged
 from toolbus.tools.assessing import assessed
-from toolbus.tools.context import ToolContext, run_of
-from toolbus.tools.decisions import (
-    ApprovalState,
-    CallDecision,
-    InForce,
-    Judged,
-    judge,
-    of_same_reach,
-)
+from toolbus.tools.context import run_of
+from toolbus.tools.decisions import CallDecision, judge, of_same_reach, stricter
 from toolbus.tools.middleware import ToolCall
 from toolbus.tools.tool import Tool, read_in_time
-from toolbus.tools.tool_info import ToolInfo
 from toolbus.untrusted_text import printable
 from toolbus.wire import unpack_body
 from toolbus.wire.manifest import ToolkitManifest
@@ -94,88 +87,153 @@ class Inquiry:
         return self._answer
 
 
-class _PolicyDecision(CallDecision):
-    """What one policy decides about the call of an inquiry."""
+class _HostDecision(CallDecision):
+    """What the policies of a toolkit and its tool decide about an attempt, where the call runs.
 
-    def __init__(self, policy: Permissions, inquiry: Inquiry) -> None:
-        self.state = ApprovalState()
-        self._policy = policy
-        self._inquiry = inquiry
+    Args:
+        tool: The tool.
+        policies: Those of the toolkit, all of which have to allow the call.
+        call: The attempt.
+        approvers: Who may approve it.
+        has_input: Whether the call sends an attachment or values too.
+    """
+
+    def __init__(
+        self,
+        tool: Tool,
+        policies: Sequence[Permissions],
+        call: ToolCall,
+        *,
+        approvers: tuple[str, ...],
+        has_input: bool,
+    ) -> None:
+        self._tool = tool
+        self._policies = policies
+        self._call = call
+        self._run = run_of(call.context)
+        self._approvers = approvers
+        self._has_input = has_input
+        # What a person has decided holds for all attempts; what a policy has denied for this one.
+        self.state = self._run.approval_states.get(call.tool.name) or ApprovalState()
 
     def call_with(self, packed: bytes) -> ToolCall:
-        return self._inquiry.call
+        return replace(self._call, arguments=unpack_body(packed))
 
-    def in_force(self, call: ToolCall) -> InForce:
-        return lambda _: self._policy
+    async def judge(self, call: ToolCall) -> tuple[PermissionDecision, Assessment]:
+        """Ask the tool anew each time: a file may have changed while a person was asked."""
+        checked = await read_in_time(self._tool, self._run, unpack_body(self.arguments))
+        inquiry = Inquiry(self._tool, call, checked, self._policies[1:])
+        decided: tuple[PermissionDecision, Assessment] | None = None
+        for policy in self._policies:
+            found = await judge(lambda _, policy=policy: policy, call, inquiry.ask)  # type: ignore[misc]
+            if decided is None or stricter(found[0], decided[0]) is found[0]:
+                decided = found
+        demands = self._tool.approval and self._run.enforces_approval
+        if demands and (decided is None or decided[0].behavior == "allow"):
+            decided = await self._demand(call, inquiry)
+        assert decided is not None, "it is judged for a policy or for its tool"
+        return decided
 
-    async def ask_tool(self, call: ToolCall, patterns: tuple[str, ...]) -> Assessment:
-        return await self._inquiry.ask(patterns)
+    async def _demand(
+        self, call: ToolCall, inquiry: Inquiry
+    ) -> tuple[PermissionDecision, Assessment]:
+        from toolbus.permissions.decision import PermissionDecision
 
-    async def ask(self, judged: Judged) -> Never:
-        raise PermissionDenied(_why(judged.decision), executed="no")
+        assessment = await inquiry.ask(())
+        text = f"{call.tool.name} asks that a person approves each call."
+        asked = PermissionDecision("ask", text, source="tool", suggestions=assessment.suggestions)
+        return asked, assessment
+
+    def asks(self, judged: Judged) -> Hashable:
+        # A person approves what was shown: another preview is another question.
+        return judged.asks, judged.assessment.preview
+
+    def asks_again(self, judged: Judged) -> bool:
+        self.note_denial("approval")
+        text = "what the call would do has changed again since a person approved it"
+        raise ApprovalDenied(text, executed="no", details=self.details(judged.decision))
+
+    async def ask(self, judged: Judged) -> ApprovalDecision:
+        run = self._run
+        demand = ApprovalDemand(
+            judged,
+            self._approvers,
+            self._tool.approval_timeout_s,
+            is_entered=run.entered,
+            has_input=self._has_input,
+        )
+        return await run.ask_person(demand)
 
     def note(self, word: Decision, by: str) -> None:
         """Let the record of the call show what was decided, and by what."""
-        run = run_of(self._inquiry.call.context)
+        run = self._run
         if self.judged is not None:
             run.decision = self.judged.decision
-            if run.recording is not None:
-                by = f"policy: {run.decision.by}"
         if run.recording is not None:
             run.recording.decide(word, by)
 
     def note_denial(self, by: str) -> None:
-        self.note("denied", by)
+        self.note("denied", self._by(by))
 
+    def _by(self, by: str) -> str:
+        if self.judged is None or by in ("person", "approval") or not self._policies:
+            return by
+        return f"policy: {self.judged.decision.by}"
 
-async def permitted(tool: Tool, policies: Sequence[Permissions], call: ToolCall) -> dict[str, Any]:
-    """Return the arguments to run a call with, as soon as all policies of its toolkit allow it.
+    async def arguments_to_run(self, packed: bytes) -> dict[str, Any]:
+        """Return the arguments to run the call with, as soon as it may.
 
-    Raises `PermissionDenied`, recorded in the run, and `InvalidArguments`.
-    """
-    # Others have these objects too, and may change them while the policies judge.
-    packed = packed_json("arguments", dict(call.arguments))
-    judged = replace(call, arguments=unpack_body(packed))
-    run = run_of(call.context)
-    checked = await read_in_time(tool, run, unpack_body(packed))
-    run.workdirs = workdirs_of(policies) or run.workdirs
-    inquiry = Inquiry(tool, judged, checked, policies[1:])
-    for policy in policies:
-        decision = _PolicyDecision(policy, inquiry)
+        Raises as `decide`; the error says whether the call may have run before.
+        """
+        run = self._run
         try:
-            await decision.decide(packed)
+            judged = await self.decide(packed)
         except RoomException as error:
             # An attempt before this one may have run it: a middleware makes several.
             error.executed = run.executed if run.entered else "no"
-            if decision.judged is not None:
+            if isinstance(error, ApprovalDenied | ApprovalExpired):
+                run.approval_states[self._call.tool.name] = self.state
+            if self.judged is not None:
                 run.record(error)
             else:
-                decision.note("denied", "tool")  # its `assess` has refused, by `context.refuse`
+                self.note("denied", "tool")  # its `assess` has refused, by `context.refuse`
             raise
-        decision.note("allowed", "")
-    arguments: dict[str, Any] = unpack_body(packed)
-    return arguments
+        if self.state.requests:
+            run.approval_states[self._call.tool.name] = self.state
+        is_asked = judged.decision.behavior == "ask"
+        self.note("allowed", "person" if is_asked else self._by(""))
+        arguments: dict[str, Any] = unpack_body(judged.packed)
+        return arguments
+
+
+async def permitted(
+    tool: Tool,
+    policies: Sequence[Permissions],
+    call: ToolCall,
+    *,
+    approvers: tuple[str, ...] = (),
+    has_input: bool = False,
+) -> dict[str, Any]:
+    """Return the arguments to run a call with, as soon as the toolkit, and who is asked, allow it.
+
+    Raises `PermissionDenied`, `ApprovalDenied` and `ApprovalExpired`, recorded in the run, and
+    `InvalidArguments`.
+    """
+    # Others have these objects too, and may change them while the policies judge.
+    packed = packed_json("arguments", dict(call.arguments))
+    run = run_of(call.context)
+    run.workdirs = workdirs_of(policies) or run.workdirs
+    decision = _HostDecision(tool, policies, call, approvers=approvers, has_input=has_input)
+    return await decision.arguments_to_run(packed)
 
 
 async def refusal_of(policies: Iterable[Permissions], inquiry: Inquiry) -> str:
     """Return why the policies of its toolkit would refuse a call; empty if they would not."""
     for policy in policies:
-        decision = await _decided(policy, inquiry)
-        if decision.behavior != "allow":
-            return printable(_why(decision), MAX_MESSAGE_CHARS)
+        decision, _ = await judge(lambda _, policy=policy: policy, inquiry.call, inquiry.ask)  # type: ignore[misc]
+        if decision.behavior == "deny":
+            return printable(decision.reason, MAX_MESSAGE_CHARS)
     return ""
-
-
-async def _decided(policy: Permissions, inquiry: Inquiry) -> PermissionDecision:
-    decision, _ = await judge(lambda _: policy, inquiry.call, inquiry.ask)
-    return decision
-
-
-def _why(decision: PermissionDecision) -> str:
-    """Return why a call is refused that is not allowed."""
-    if decision.behavior == "ask":
-        return f"{decision.reason} A host can ask nobody."
-    return decision.reason
 
 
 def workdirs_of(policies: Sequence[Permissions]) -> tuple[str, ...]:
@@ -190,7 +248,6 @@ def warn_of_policies(
 
     Each is in force as it is written: the toolkit is hosted all the same.
     """
-    _warn_of_asks(toolkit, tools, policies)
     named = {tool.name: tool for tool in tools}
     for rule in dict.fromkeys(rule for policy in policies for rule in policy.rules):
         # A rule for several toolkits is not held against each of them.
@@ -216,44 +273,6 @@ def warn_of_policies(
 def _may_match(tool: Tool) -> bool:
     """Whether a pattern can cover a call of a tool: `assess` may compare it too."""
     return tool.has_patterns or tool.has_assess
-
-
-def _warn_of_asks(
-    toolkit: ToolkitManifest, tools: Iterable[Tool], policies: Iterable[Permissions]
-) -> None:
-    """Log the tools of which the policies of a toolkit refuse every call, as nobody can be asked.
-
-    That is what they would ask about whatever the input and the caller are.
-    """
-    policies = [_without_conditions(policy) for policy in policies]
-    asked = []
-    for tool in tools:
-        assessment = assessment_of_flags(tool.manifest())
-        if tool.has_assess or type(tool).reached is not Tool.reached:
-            # It may allow some input, and reach another tool with it; flags are about all inputs.
-            assessment = Assessment("allow", read_only=True, within_workdir=True)
-        info = ToolInfo.of(toolkit, tool.manifest())
-        call = ToolCall(info, {}, ToolContext())
-        if any(policy.decide(call, assessment).behavior == "ask" for policy in policies):
-            asked.append(tool.name)
-    if asked:
-        _logger.warning(
-            "the policy of toolkit %s refuses what it would ask about, as nobody can be asked at a"
-            " host: all calls of %s",
-            toolkit.name,
-            ", ".join(asked),
-        )
-
-
-def _without_conditions(policy: Permissions) -> Permissions:
-    """Return a policy that allows all that the given one may allow on some condition."""
-    rules = [
-        replace(rule, match=None, owner=None, principal=None, caller=None)
-        if rule.behavior == "allow"
-        else rule
-        for rule in policy.rules
-    ]
-    return replace(policy, rules=tuple(rules))
 
 
 def checked_policy(value: Any, label: str) -> Permissions | None:

@@ -82,8 +82,11 @@ class Tool(ToolDefinition, ABC):
         destructive: It may delete or overwrite what cannot be restored.
         open_world: It acts on systems that its author does not control, such as the internet.
         external: A person or another program outside the host gives its result.
-        approval: A person should approve each call: its assessment is an ask that no allow rule
-            replaces. A host enforces it only by a policy.
+        approval: A person has to approve each call. A host lets it wait for that.
+        approvers: Who may approve its calls: `role:x`, `name:x`, and "others" for nobody who makes
+            the call, or whom it is made for.
+        approval_timeout_s: Seconds that a call waits for a person; 0 never waits, None waits
+            without limit.
         cache_ttl_s: Seconds that a cache may serve a result again for equal arguments. `ValueError`
             unless the tool is `read_only`.
         annotations: JSON values for programs, in addition to those of its toolkit.

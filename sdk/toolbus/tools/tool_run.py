@@ -18,7 +18,14 @@ from toolbus.chunks.chunk_types import Chunk, FileChunk, MixedChunk, result_chun
 from toolbus.concurrency.event_loop import running_loop
 from toolbus.concurrency.loop_thread import LoopEnded, LoopWork
 from toolbus.concurrency.worker_threads import WorkerThreads
-from toolbus.errors import Cancelled, Executed, InvalidResult, RoomException, Unavailable
+from toolbus.errors import (
+    Cancelled,
+    Executed,
+    InvalidResult,
+    PermissionDenied,
+    RoomException,
+    Unavailable,
+)
 from toolbus.tools.call_room import CallRoom
 from toolbus.tools.tool_info import ToolInfo
 
@@ -27,6 +34,7 @@ if TYPE_CHECKING:  # most programs record nothing, and few turns ask a person
     from toolbus.permissions.decision import PermissionDecision
     from toolbus.records.recording import Recording
     from toolbus.records.records import Records
+    from toolbus.tools.approvals import ApprovalDecision, ApprovalDemand, ApprovalState
 
 __all__ = [
     "LOCAL",
@@ -156,10 +164,12 @@ class ToolRun(ABC):
     recording: Recording | None = None
     """The record of the call, while its runner makes one."""
     pausable: PausableClock | None = None
-    """The clock of a turn's call, which stands still while a person is asked; then it is `clock`
-    too, and time limits of middlewares go by it."""
+    """The clock of a call whose time may stand still: see `pausable_clock`."""
     followers: set[Callable[[], None]] | None = None
     """See `follow`; few calls have any."""
+    enforces_approval: bool = False
+    """Whether tools with `approval` wait for a person: not where the caller's own permissions have
+    decided about the flag, nor in a test that runs a tool directly."""
     _recorded: RoomException | None = None
 
     @property
@@ -187,6 +197,32 @@ class ToolRun(ABC):
     def builders(self) -> tuple[tuple[str, ...], ...]:
         """The patterns of what those behind the call may ask to be built; see `ToolContext`."""
 
+    def pausable_clock(self) -> PausableClock:
+        """Return what is `clock` from now on: it stands still while a person is waited for.
+
+        Time limits of middlewares and of turns within the call go by it. To be called on the loop.
+        """
+        if self.pausable is None:
+            from toolbus.concurrency.pausable_clock import PausableClock
+
+            self.pausable = PausableClock(self.clock)
+        return self.pausable
+
+    @property
+    def ends_at(self) -> float | None:
+        """When the call has to end, by the loop's clock as things are; None if it need not."""
+        if self.deadline_at is None:
+            return None
+        return asyncio.get_running_loop().time() + self.deadline_at - self.clock()
+
+    def pause(self) -> None:
+        """Let the time of the call stand still: it, or a call within it, waits for a person."""
+        self.pausable_clock().pause()
+
+    def resume(self) -> None:
+        """Undo one `pause`."""
+        self.pausable_clock().resume()
+
     @property
     def method(self) -> str:
         """The called tool, `toolkit.tool`; empty where the runner does not know it."""
@@ -204,6 +240,20 @@ class ToolRun(ABC):
             nested.cancel()
         if self.followers is not None:
             self.end_followers()
+
+    @property
+    def approval_states(self) -> dict[str, ApprovalState]:
+        """What persons have decided about the call, by tool, for all its attempts."""
+        states: dict[str, ApprovalState] = vars(self).setdefault("_approval_states", {})
+        return states
+
+    async def ask_person(self, demand: ApprovalDemand) -> ApprovalDecision:
+        """Ask a person whether the call may run.
+
+        Raises `PermissionDenied` where nobody can be asked, and `ApprovalExpired`.
+        """
+        text = f"{demand.judged.decision.reason} Nobody can be asked here."
+        raise PermissionDenied(text, executed="no")
 
     def follow(self, end: Callable[[], None]) -> None:
         """Let `end` be called, on any thread, when the call has ended or was cancelled.
@@ -361,6 +411,12 @@ class LocalRun(ToolRun):
     """Receives the plain value of each progress, on the thread that emits it."""
     builders: tuple[tuple[str, ...], ...] = ()
     without_runner: bool = False
+
+    def pausable_clock(self) -> PausableClock:
+        """Return what is `clock` from now on; see `ToolRun.pausable_clock`."""
+        pausable = super().pausable_clock()
+        self.clock = pausable.time
+        return pausable
 
     async def run_sync(self, function: Callable[[], T]) -> T:
         """Run a function where sync tools run, and return its result."""

@@ -39,6 +39,7 @@ from toolbus.errors import (
     note_call,
 )
 from toolbus.permissions.assessment import Assessment
+from toolbus.tools.approvers import checked_approvers
 from toolbus.tools.assessing import assessed, of_patterns
 from toolbus.tools.chain import ToolChain, input_refusal, unreadable_input
 from toolbus.tools.context import ToolContext, own_call, run_of
@@ -102,8 +103,11 @@ class Toolkit:
         version: The author's version of the definition.
         middlewares: What runs around each call of each tool, the first outermost.
         records: Where each call is recorded, with what middlewares did, and refused ones too.
-        policy: What refuses calls, of every caller and in this process too. What it would ask
-            about is refused: a host can ask nobody.
+        policy: What refuses calls, of every caller and in this process too. What it asks about
+            waits until a person in the room approves it; in this process the turn asks.
+        approvers: Who may approve calls of its tools: `role:x` and `name:x`; "others" for nobody
+            who makes the call, or whom it is made for. By default all with the grant for the tool.
+            A tool may have its own.
         errors: What callers get of the exceptions of its tools, unless a tool says otherwise:
             "text", "class", or by default what the room's server asks for; see `failure_of`.
         left_out: Tools of somebody else, such as an MCP server, that cannot be hosted.
@@ -128,6 +132,7 @@ class Toolkit:
         records: Records | None = None,
         errors: SentErrors | None = None,
         policy: Permissions | None = None,
+        approvers: Iterable[str] = (),
         left_out: Iterable[Omission] = (),
         unchecked: Iterable[Omission] = (),
     ) -> None:
@@ -175,6 +180,8 @@ class Toolkit:
         may be set before it is hosted."""
         self.unentered: Executed = "no" if type(self).execute is Toolkit.execute else "maybe"
         """`executed` of a call whose function was not entered: an override may act in its place."""
+        self.approvers: tuple[str, ...] = checked_approvers(approvers, f"toolkit {name!r}")
+        """Who may approve calls of its tools; may be set before it is hosted."""
         self._policy = checked_policy(policy, f"toolkit {name!r}")
         self._operator_policy: Permissions | None = None
         self._around = self._checked_middlewares()
@@ -198,7 +205,7 @@ class Toolkit:
 
     @property
     def policy(self) -> Permissions | None:
-        """What refuses calls; may be replaced, for the calls that begin then."""
+        """What refuses calls, or asks about them; may be replaced, for calls that begin then."""
         return self._policy
 
     @policy.setter
@@ -495,7 +502,7 @@ class Toolkit:
         self._chains = {
             tool.name: self._chain_of(tool, tool.name)
             for tool in self._tools.values()
-            if self._around[tool.name] or self.policies or not tool.is_unary
+            if self._around[tool.name] or self.policies or tool.approval or not tool.is_unary
         }
 
     def _chain_of(self, tool: Tool, name: str) -> ToolChain:
@@ -504,7 +511,8 @@ class Toolkit:
         if manifest.name != name:
             manifest = manifest.model_copy(update={"name": name})
         info = ToolInfo.of(self._manifest, manifest)
-        return ToolChain(tool, info, self._around.get(name, ()), self.policies, self.unentered)
+        around = self._around.get(name, ())
+        return ToolChain(tool, info, around, self.policies, self.unentered, self.approvers)
 
 
 def read_arguments(run: ToolRun, packed: bytes) -> dict[str, Any]:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.turns.builders import ToolkitConfig as ToolkitConfig
     from toolbus.turns.builders import builder_of as builder_of
     from toolbus.turns.builders import make_toolkits as make_toolkits
-    from toolbus.turns.granted_rules import GrantedRule as GrantedRule
     from toolbus.turns.model_tools import ModelTool as ModelTool
     from toolbus.turns.terminal_approvals import approve_in_terminal as approve_in_terminal
     from toolbus.turns.tool_groups import SkillEntry as SkillEntry

@@ -15,13 +15,13 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from toolbus.chunks.json_values import cut, is_encodable, json_pointer, plain_json, shown
 from toolbus.errors import InvalidArguments, InvalidResult
-from toolbus.tools.tool_info import ToolInfo
-from toolbus.turns.granted_rules import (
+from toolbus.permissions.granted_rules import (
     MAX_GRANTED_RULES,
     GrantedRule,
     GrantedRules,
     granted_rule,
 )
+from toolbus.tools.tool_info import ToolInfo
 from toolbus.untrusted_text import one_line
 
 __all__ = ["MAX_DEFINITIONS", "AgentState", "DefinitionKey", "SeenDefinitions", "definition_key"]

@@ -17,7 +17,7 @@ from toolbus.errors import ApprovalExpired, PermissionDenied, Unavailable
 from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.decision import PermissionDecision
 from toolbus.public_names import missing
-from toolbus.tools.decisions import ApprovalDecision
+from toolbus.tools.approvals import ApprovalDecision
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.turns.tool_use import ToolUse
 from toolbus.turns.turn_calls import TurnCall

@@ -260,7 +260,7 @@ class Turn:
             judge = None
             if options.permissions is not None:
                 judge = CallJudge(options.permissions, options.approvals, facts)
-            runs = TurnRuns(facts, options.middlewares, span, options.records, scope.deadline_at)
+            runs = TurnRuns(facts, options.middlewares, span, options.records, scope.serves)
             if scope.serves is not None:
                 stack.callback(end_with(scope.serves, runs))
             async with scope.in_time():
@@ -310,10 +310,11 @@ class Turn:
 
         Raises `Unavailable` if the turn is not entered.
         """
-        deadline_at = self._entered().deadline_at
-        if deadline_at is None:
+        serves = self._entered().serves
+        ends_at = None if serves is None else serves.ends_at
+        if ends_at is None:
             return None
-        return max(0.0, deadline_at - asyncio.get_running_loop().time())
+        return max(0.0, ends_at - asyncio.get_running_loop().time())
 
     @property
     def span(self) -> TurnSpan | None:

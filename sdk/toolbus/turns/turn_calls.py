@@ -23,7 +23,7 @@ from toolbus.client.input_sender import (
     close_items,
     error_of_call,
 )
-from toolbus.concurrency.pausable_clock import PausableClock, timeout_at
+from toolbus.concurrency.pausable_clock import CallTime, PausableClock
 from toolbus.errors import (
     DeadlineExceeded,
     Executed,
@@ -34,7 +34,7 @@ from toolbus.errors import (
 )
 from toolbus.hosting.in_process import InProcessCall, InProcessToolkit, LocalInput
 from toolbus.permissions.assessment import Assessment
-from toolbus.room.room import Room
+from toolbus.room.room import Room, bound_room
 from toolbus.schemas.validation import JsonCheck
 from toolbus.tools.chain import MiddlewareChain, collected
 from toolbus.tools.context import ToolContext
@@ -48,7 +48,7 @@ from toolbus.wire import BadBody, pack_body
 if TYPE_CHECKING:  # most calls are neither recorded nor traced
     from toolbus.records.recording import Recording
     from toolbus.telemetry.turn_spans import TurnCallSpan
-    from toolbus.tools.decisions import ApprovalState
+    from toolbus.tools.approvals import ApprovalDecision, ApprovalDemand, ApprovalState
     from toolbus.turns.tool_use import ToolUse
 
 __all__ = [
@@ -235,8 +235,8 @@ class TurnFacts:
     agent: Participant
     sender: Participant | None
     """The principal of all calls; None is the agent itself."""
-    view: Callable[[float | None], Room | None]
-    """Makes the room of a call that ends at a time by the loop's clock; None without a room."""
+    view: Callable[[CallTime | None], Room | None]
+    """Makes the room that is bound to a call; None without a room."""
     check_active: Callable[[str, str], None]
     """Gets a tool and its group. Raises `ToolInactive` if the group is inactive."""
     wants_error_text: Callable[[], bool]
@@ -256,6 +256,9 @@ class Judge(Protocol):
 
     async def permitted(self, call: TurnCall, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments to run a call with, or raise why it may not run."""
+
+    async def ask_for_host(self, call: TurnCall, demand: ApprovalDemand) -> ApprovalDecision:
+        """Ask a person about a call for the policy of a toolkit in this process."""
 
 
 class NamedCalls(Protocol):
@@ -348,8 +351,10 @@ class TurnCall:
     """Its record, if the turn makes one."""
     span: TurnCallSpan | None = None
     """Its span, if the turn has one."""
+    within: CallTime | None = None
+    """The call that the turn serves: it stands still with this one."""
     clock: PausableClock | None = None
-    """What its time-outs go by, if there is a judge: no time is taken by a person."""
+    """What its time-outs go by: no time is taken by a person."""
     deadline_at: float = 0.0
     """When it has to end, by that clock."""
     _settled: Executed = field(default="no", init=False)
@@ -378,22 +383,36 @@ class TurnCall:
         if self.task is not None:
             self.task.cancel()
 
-    def begin_clock(
-        self, on_resume: Callable[[], None] | None = None
-    ) -> tuple[PausableClock, float]:
-        """Return the clock of a judged call and its deadline; the time begins with the first use.
-
-        Args:
-            on_resume: Is called each time that the clock goes on; for the first use.
-        """
+    def begin_clock(self) -> tuple[PausableClock, float]:
+        """Return the clock of the call and its deadline; the time begins with the first use."""
         if self.clock is None:
-            self.clock = PausableClock(on_resume)
+            self.clock = PausableClock()
             self.deadline_at = self.clock.time() + self.options.timeout_s
         return self.clock, self.deadline_at
 
     @property
+    def ends_at(self) -> float | None:
+        """When it has to end, by the loop's clock as things are."""
+        clock, deadline_at = self.begin_clock()
+        own = clock.loop_time(deadline_at)
+        around = None if self.within is None else self.within.ends_at
+        return own if around is None else min(own, around)
+
+    def pause(self) -> None:
+        """Let its time stand still, and that of the call that the turn serves."""
+        self.begin_clock()[0].pause()
+        if self.within is not None:
+            self.within.pause()
+
+    def resume(self) -> None:
+        """Undo one `pause`."""
+        self.begin_clock()[0].resume()
+        if self.within is not None:
+            self.within.resume()
+
+    @property
     def left_s(self) -> float:
-        """Seconds that the dispatch of a judged call may take."""
+        """Seconds that the dispatch of the call may take."""
         clock, deadline_at = self.begin_clock()
         return deadline_at - clock.time()
 
@@ -475,9 +494,11 @@ class LocalDispatch:
             builders=facts.builders,
         )
         inner.shown_definitions = facts.shown_definitions
+        inner.left_s, inner.within = call.left_s, call
         if call.judge is not None:
-            inner.left_s = call.left_s
             inner.workdirs = call.judge.workdirs
+            inner.enforces_approval = False  # the permissions of the turn have decided about it
+            inner.asks = partial(call.judge.ask_for_host, call)
         if source is None:
             return await self._toolkit.run(inner, facts.view)
         try:
@@ -515,17 +536,18 @@ class RemoteDispatch:
         is_stream = call.entry.info.streaming
         named: dict[str, Any] = {
             "participant": self._participant,
-            "timeout_s": options.timeout_s if call.clock is None else call.left_s,
+            "timeout_s": call.left_s,
             "caller_context": options.caller_context,
             "attachment": options.attachment,
             "pin": self.digest,
             "on_progress": options.on_progress,
         }
+        room = bound_room(self._room, call)
         if not is_stream and options.input is None:
-            chunk: Chunk = await self._room.invoke(self._tool, arguments, **named)
+            chunk: Chunk = await room.invoke(self._tool, arguments, **named)
             return chunk
         # The call's own deadline bounds it, as that of a tool in this process.
-        stream = self._room.stream(
+        stream = room.stream(
             self._tool, arguments, input=options.input, stall_timeout_s=None, **named
         )
         results: list[Any] = []
@@ -574,7 +596,7 @@ async def run_call(call: TurnCall, middlewares: Sequence[Middleware], facts: Tur
     chunks = MiddlewareChain(middlewares, run.attempts).run(first)
     assert run.deadline_at is not None, "as it was made"
     try:
-        async with timeout_at(run.deadline_at, call.clock) as limit:
+        async with run.pausable_clock().timeout_at(run.deadline_at) as limit:
             return await collected(run, call.entry.info, chunks, run.checked)
     except TimeoutError as error:
         if not limit.expired():
@@ -598,26 +620,22 @@ def context_of(call: TurnCall, facts: TurnFacts) -> ToolContext:
 
 def _run_of_call(call: TurnCall, facts: TurnFacts, kind: type[R]) -> R:
     options = call.options
-    clock = asyncio.get_running_loop().time
-    deadline_at = ends_at = clock() + options.timeout_s
-    if call.judge is not None:
-        pausable, deadline_at = call.begin_clock()
-        clock, ends_at = pausable.time, pausable.loop_time(deadline_at)
+    pausable, deadline_at = call.begin_clock()
     run = kind(
-        facts.view(ends_at),
+        facts.view(call),
         facts.agent,
         facts.sender,
         options.caller_context,
         deadline_at,
-        clock,
+        pausable.time,
         on_chunk=call.collected.put,
         on_progress=options.on_progress,
         builders=facts.builders,
     )
     run.call_id = call.id
     run.state = call.entry.dispatch.state
+    run.pausable = pausable
     if call.judge is not None:
-        run.pausable = call.clock
         run.workdirs = call.judge.workdirs
     return run
 
@@ -634,14 +652,6 @@ class _TurnRun(LocalRun):
     @classmethod
     def of(cls, call: TurnCall, facts: TurnFacts) -> Self:
         """Make it for a call that begins."""
-
-        def extend_room() -> None:
-            """Give the calls of middlewares the time back that a person has taken."""
-            if call.clock is not None:
-                run.room = facts.view(call.clock.loop_time(call.deadline_at))
-
-        if call.judge is not None:
-            call.begin_clock(extend_room)
         run = _run_of_call(call, facts, cls)
         run._call, run._facts = call, facts
         return run

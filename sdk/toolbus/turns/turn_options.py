@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from toolbus.chunks.json_values import cut, shown
 from toolbus.client.call_options import MAX_TIMEOUT_S, is_time
 from toolbus.concurrency.event_loop import running_loop
+from toolbus.concurrency.pausable_clock import CallTime
 from toolbus.errors import DeadlineExceeded, PermissionDenied, Unavailable
 from toolbus.room.participants import Message
 from toolbus.room.room import Room, bound_room, connection_of
@@ -234,14 +235,10 @@ class TurnScope:
     """The patterns that limit what may be built; None means unlimited."""
     serves: ToolRun | None = None
     """The call that the turn serves: its calls end with it."""
-    deadline_at: float | None = None
-    """When that call has to end, by the loop's clock."""
 
-    def view(self, deadline_at: float | None = None) -> Room | None:
-        """Return the room of a call that ends at a time by the loop's clock, if there is one."""
-        if self.room is None:
-            return None
-        return bound_room(self.room, deadline_at, self.principal)
+    def view(self, call: CallTime | None = None) -> Room | None:
+        """Return the room that is bound to a call of the turn, if there is one."""
+        return None if self.room is None else bound_room(self.room, call, self.principal)
 
     @property
     def tracing(self) -> Tracing:
@@ -258,8 +255,12 @@ class TurnScope:
     @asynccontextmanager
     async def in_time(self) -> AsyncIterator[None]:
         """Run the block within the time of the call that the turn serves."""
+        served = self.serves
+        if served is None or served.deadline_at is None:
+            yield
+            return
         try:
-            async with asyncio.timeout_at(self.deadline_at) as limit:
+            async with served.pausable_clock().timeout_at(served.deadline_at) as limit:
                 yield
         except TimeoutError:
             if not limit.expired():
@@ -333,16 +334,13 @@ def _inside(context: ToolContext) -> TurnScope:
     run = run_of(context)
     if run.ended or run.cancelled:
         raise Unavailable(_end_of(run), executed="no", retryable=False)
-    deadline_at = None
     left = context.deadline
-    if left is not None:
-        if left <= 0:
-            text = "no time is left of the call that this turn serves"
-            raise DeadlineExceeded(text, executed="no")
-        deadline_at = asyncio.get_running_loop().time() + left
+    if left is not None and left <= 0:
+        text = "no time is left of the call that this turn serves"
+        raise DeadlineExceeded(text, executed="no")
     room = run.room
     if room is None:
-        return TurnScope(agent=LOCAL, builders=run.builders, serves=run, deadline_at=deadline_at)
+        return TurnScope(agent=LOCAL, builders=run.builders, serves=run)
     assert isinstance(room, Room), "as the options were checked"
     client = client_of(room)
     agent = client.me
@@ -352,10 +350,9 @@ def _inside(context: ToolContext) -> TurnScope:
         agent=agent,
         sender=_other_than(agent, principal),
         client=client,
-        room=bound_room(room, deadline_at),
+        room=bound_room(room, run),
         builders=run.builders,
         serves=run,
-        deadline_at=deadline_at,
     )
 
 

@@ -21,23 +21,23 @@ from toolbus.errors import (
     RoomException,
 )
 from toolbus.permissions.assessment import Assessment
-from toolbus.permissions.decision import JudgedTool, PermissionDecision
-from toolbus.permissions.modes import Mode
-from toolbus.permissions.permissions import Permissions
-from toolbus.permissions.plain import rule_to_plain
-from toolbus.permissions.rule import Rule
-from toolbus.permissions.rule_index import People
-from toolbus.tools.decisions import ApprovalDecision, ApprovalState, CallDecision, InForce, Judged
-from toolbus.tools.middleware import ToolCall
-from toolbus.tools.tool_info import ToolInfo
-from toolbus.turns.approvals import ApprovalQueue, ApprovalRequest
-from toolbus.turns.granted_rules import (
+from toolbus.permissions.decision import JudgedCall, JudgedTool, PermissionDecision
+from toolbus.permissions.granted_rules import (
     GrantedRule,
     GrantedRules,
     arguments_digest,
     bond_of,
     granted_for,
 )
+from toolbus.permissions.modes import Mode
+from toolbus.permissions.permissions import Permissions
+from toolbus.permissions.plain import rule_to_plain
+from toolbus.permissions.rule import Rule
+from toolbus.permissions.rule_index import People
+from toolbus.tools.approvals import ApprovalDecision, ApprovalDemand, ApprovalState, Judged
+from toolbus.tools.decisions import CallDecision, judge, stricter
+from toolbus.tools.middleware import ToolCall
+from toolbus.turns.approvals import ApprovalQueue, ApprovalRequest
 from toolbus.turns.tool_use import ToolUse
 from toolbus.turns.turn_calls import TurnCall, TurnFacts, context_of
 from toolbus.untrusted_text import SHOWN_CHARS, printable, shortened
@@ -115,7 +115,7 @@ class TurnPermissions:
         for rule in rules:
             self._granted.discard(rule)
 
-    def _grant(self, call: ToolCall, granted: GrantedRule) -> None:
+    def _grant(self, call: JudgedCall, granted: GrantedRule) -> None:
         """Keep a rule that a person has granted with an answer about a call."""
         self._granted.add(granted)
         if granted.match is None:
@@ -129,7 +129,7 @@ class TurnPermissions:
             if older.match is not None:
                 self._granted.discard(older)
 
-    def _in_force(self, call: ToolCall, reaches: str, *, compares: bool) -> Permissions:
+    def _in_force(self, call: JudgedCall, reaches: str, *, compares: bool) -> Permissions:
         """Return the permissions with the granted rules that concern a call.
 
         Args:
@@ -166,7 +166,6 @@ class TurnDecision(CallDecision):
         if call.approval_state is None:
             call.approval_state = ApprovalState()
         self.state: ApprovalState = call.approval_state
-        self.via: ToolInfo | None = call.via
         self._call = call
         self._permissions = judge.permissions
         self._approvals = judge.approvals
@@ -177,11 +176,19 @@ class TurnDecision(CallDecision):
         context = context_of(call, self._facts)
         return ToolCall(call.entry.info, unpack_body(packed), context, call.id)
 
-    def in_force(self, call: ToolCall) -> InForce:
+    async def judge(self, call: ToolCall) -> tuple[PermissionDecision, Assessment]:
         compares = not self._call.options.has_input
-        return partial(self._permissions._in_force, call, compares=compares)
+        in_force = partial(self._permissions._in_force, call, compares=compares)
+        decision, assessment = await judge(in_force, call, partial(self._ask_tool, call))
+        via = self._call.via
+        if via is not None:
+            # Rules that deny or ask about the tool that named this one hold too; none that allows.
+            through = replace(call, tool=via)
+            orders = in_force("").decide(through, Assessment("pass", read_only=True))
+            decision = stricter(decision, orders)
+        return decision, assessment
 
-    async def ask_tool(self, call: ToolCall, patterns: tuple[str, ...]) -> Assessment:
+    async def _ask_tool(self, call: ToolCall, patterns: tuple[str, ...]) -> Assessment:
         dispatch, arguments = self._call.entry.dispatch, unpack_body(self.arguments)
         try:
             assessment = await dispatch.assess(call.context, arguments, patterns)
@@ -296,6 +303,16 @@ class CallJudge:
             call.recording.decide("allowed", "person" if is_asked else judged.decision.by)
         allowed: dict[str, Any] = unpack_body(judged.packed)
         return allowed
+
+    async def ask_for_host(self, call: TurnCall, demand: ApprovalDemand) -> ApprovalDecision:
+        """Ask a person about a call for the policy of a toolkit in this process.
+
+        What a person has just allowed for this turn, with these arguments, is not asked again.
+        """
+        state, judged = call.approval_state, demand.judged
+        if state is not None and state.requests and state.allowed == judged.packed:
+            return ApprovalDecision.allow()
+        return await TurnDecision(self, call).ask(judged)
 
 
 def _unknown(why: str) -> Assessment:

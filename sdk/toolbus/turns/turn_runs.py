@@ -46,6 +46,7 @@ from toolbus.telemetry.turn_spans import TurnSpan
 from toolbus.tools.chain import unreadable_input
 from toolbus.tools.middleware import Middleware
 from toolbus.tools.tool_info import ToolInfo
+from toolbus.tools.tool_run import ToolRun
 from toolbus.turns.tool_groups import BASIC
 from toolbus.turns.tool_use import ResultState, ToolResult, ToolUse, arguments_of, state_of
 from toolbus.turns.turn_calls import (
@@ -93,7 +94,7 @@ class TurnRuns:
         middlewares: Sequence[Middleware],
         span: TurnSpan | None,
         records: Records | None,
-        deadline_at: float | None = None,
+        serves: ToolRun | None = None,
     ) -> None:
         self.facts: TurnFacts = facts
         """Who calls."""
@@ -101,9 +102,9 @@ class TurnRuns:
         self.span: TurnSpan | None = span
         """Records the turn in its trace; None if nothing does."""
         self._records = records
-        self.deadline_at: float | None = deadline_at
-        """When the call ends that the turn serves, by the loop's clock, if it has to."""
-        around = (span, records, deadline_at)
+        self.serves: ToolRun | None = serves
+        """The call that the turn serves, if there is one."""
+        around = (span, records, serves)
         self._is_bare = not middlewares and all(part is None for part in around)
         self._running: set[TurnCall] = set()
         self._waiting: set[TurnCall] = set()
@@ -179,18 +180,19 @@ class TurnRuns:
 
     async def _run(self, call: TurnCall) -> Chunk:
         """Run a call; one in a turn that serves another call has to end with that one."""
-        deadline_at = self.deadline_at
-        if deadline_at is not None:
-            left_s = deadline_at - asyncio.get_running_loop().time()
-            if left_s <= 0:
-                raise DeadlineExceeded("no time was left for the call", executed="no")
-            if call.options.timeout_s > left_s:
-                call.options = replace(call.options, timeout_s=left_s)
-        if deadline_at is None or call.judge is None:
+        serves = call.within = self.serves
+        if serves is None or serves.deadline_at is None:
             return await run_call(call, self._middlewares, self.facts)
-        # While a person is asked, the time of this call stands still; that of the other goes on.
+        clock = serves.pausable_clock()
+        left_s = serves.deadline_at - clock.time()
+        if left_s <= 0:
+            raise DeadlineExceeded("no time was left for the call", executed="no")
+        if call.options.timeout_s > left_s:
+            call.options = replace(call.options, timeout_s=left_s)
+        # While a person is asked by this turn, the time of this call stands still, and that of the
+        # other goes on. Both stand still while a call elsewhere waits.
         try:
-            async with asyncio.timeout_at(deadline_at) as limit:
+            async with clock.timeout_at(serves.deadline_at) as limit:
                 return await run_call(call, self._middlewares, self.facts)
         except TimeoutError:
             if not limit.expired():

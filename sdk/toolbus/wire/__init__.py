@@ -21,6 +21,7 @@ from toolbus.wire.error_frames import exception_of as exception_of
 from toolbus.wire.error_frames import failed as failed
 from toolbus.wire.frames import ASSESS_VERSION as ASSESS_VERSION
 from toolbus.wire.frames import FORWARD_VERSION as FORWARD_VERSION
+from toolbus.wire.frames import HOLDS_VERSION as HOLDS_VERSION
 from toolbus.wire.frames import KINDS as KINDS
 from toolbus.wire.frames import LIMIT_HEADER as LIMIT_HEADER
 from toolbus.wire.frames import MAX_ATTRIBUTES_BYTES as MAX_ATTRIBUTES_BYTES
@@ -43,6 +44,9 @@ from toolbus.wire.frames import Event as Event
 from toolbus.wire.frames import Explain as Explain
 from toolbus.wire.frames import Failed as Failed
 from toolbus.wire.frames import Frame as Frame
+from toolbus.wire.frames import Held as Held
+from toolbus.wire.frames import Hold as Hold
+from toolbus.wire.frames import Holds as Holds
 from toolbus.wire.frames import Input as Input
 from toolbus.wire.frames import ListToolkits as ListToolkits
 from toolbus.wire.frames import Notice as Notice
@@ -54,7 +58,9 @@ from toolbus.wire.frames import Register as Register
 from toolbus.wire.frames import RequestFrame as RequestFrame
 from toolbus.wire.frames import RequestId as RequestId
 from toolbus.wire.frames import Result as Result
+from toolbus.wire.frames import Resumed as Resumed
 from toolbus.wire.frames import Send as Send
+from toolbus.wire.frames import Settle as Settle
 from toolbus.wire.frames import StreamChunk as StreamChunk
 from toolbus.wire.frames import Subscribe as Subscribe
 from toolbus.wire.frames import Unregister as Unregister

@@ -17,12 +17,14 @@ LIMIT_HEADER = "Toolbus-Limit"
 """The header of a 429 that names the limit: address, identity or room (CONN-5)."""
 PROTOCOL_HEADER = "Toolbus-Protocol"
 """The header by which a refusal is known as one of a toolbus server (CONN-17)."""
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 """Sent in `Welcome`; increases when a client may need to know of an addition (GROW-2)."""
 FORWARD_VERSION = 4
 """From this version on a server has the option `forward` (CALL-29); a lower one ignores it."""
 ASSESS_VERSION = 5
 """From this version on a server reads `Assess` (ASSESS-1); a lower one refuses it."""
+HOLDS_VERSION = 6
+"""From this version on a call can wait for a person (HOLD-1); a lower one refuses `Hold`."""
 
 MAX_ATTRIBUTES_BYTES = 16 * 1024
 """The attributes of one participant, packed (PROTOCOL.md, PEOPLE-2)."""
@@ -208,6 +210,31 @@ class AssessDispatch(ServerFrame, tag=24, frozen=True):
     """It is not a call, so that it is in no trace."""
 
 
+class Hold(RequestFrame, tag=25, frozen=True):
+    """A host asks that a person decides about a call that it runs; the reply is the decision."""
+
+    dispatch: Number | None
+    kind: str
+    digest: bytes
+    body: bytes
+    options: dict[str, Any]
+
+
+class Held(ServerFrame, tag=26, frozen=True):
+    """The call with this id waits for a person: its time stands still from now on."""
+
+    id: Number
+    data: dict[str, Any]
+
+
+class Resumed(ServerFrame, tag=27, frozen=True):
+    """One wait of the call has ended; its deadline is later by `waited_ms`."""
+
+    id: Number
+    waited_ms: Number
+    data: dict[str, Any]
+
+
 class Register(RequestFrame, tag=32, frozen=True):
     """Offer a toolkit from this connection; `manifest` is a packed toolkit manifest."""
 
@@ -258,6 +285,21 @@ class Explain(RequestFrame, tag=39, frozen=True):
 
     toolkit: str
     tool: str
+    options: dict[str, Any]
+
+
+class Holds(RequestFrame, tag=40, frozen=True):
+    """Request the holds that the sender may settle, or one of them with its body."""
+
+    options: dict[str, Any]
+
+
+class Settle(RequestFrame, tag=41, frozen=True):
+    """Decide about a hold: approve or deny what `digest` stands for."""
+
+    hold: str
+    decision: str
+    digest: bytes
     options: dict[str, Any]
 
 

@@ -18,6 +18,7 @@ from toolbus.errors import (
     ToolFailed,
 )
 from toolbus.room.room import Room, connection_of
+from toolbus.tools.tool_run import LocalRun
 from toolbus.wire import Cancel, Credit, pack_body
 from toolbus.wire.flow_control import WINDOW_BYTES
 
@@ -63,8 +64,8 @@ async def test_limits_of_a_stream_are_sent_unchanged() -> None:
             assert 0 < call.timeout_ms <= 5_000
             assert (call.options or {})["idle_ms"] == 0
         connection = connection_of(scripted.room)
-        deadline_at = connection.loop.time() + 2
-        bound = Room(connection, connection.caller, parent=9, deadline_at=deadline_at)
+        around = LocalRun(deadline_at=connection.loop.time() + 2, clock=connection.loop.time)
+        bound = Room(connection, connection.caller, parent=9, call=around)
         async with bound.stream("t.x", stall_timeout_s=1.5):
             call = await scripted.call()
             assert call.timeout_ms is not None

@@ -34,6 +34,7 @@ class Tool:
     owner: str = ""
     issuer: str = ""
     alias: str = ""
+    workdirs: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

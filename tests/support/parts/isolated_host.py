@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from support.patience import PATIENCE_S
 from toolbus import ToolContext, Toolkit, tool
+from toolbus.concurrency.pausable_clock import CallTime
 from toolbus.errors import RoomException
 from toolbus.hosting.runner import Runner
 from toolbus.telemetry.tracing import Tracing
@@ -81,10 +82,10 @@ class ScriptedPeer:
             tracing=tracing,
             connection=self.wire,
             max_in_flight=max_in_flight,
-        ).for_connection(self.wire, self._room_of, sends_parts=reads_parts)
+        ).for_connection(self.wire, self._room_of, sends_parts=reads_parts, ask_server=None)
 
-    def _room_of(self, call: int, deadline_at: float | None) -> Any:
-        self.rooms.append((call, deadline_at))
+    def _room_of(self, call: int, time: CallTime) -> Any:
+        self.rooms.append((call, time.ends_at))
         return "a room"
 
     def _take(self, frame: Frame) -> None:

@@ -319,6 +319,7 @@ class _TriedTool:
     owner: str = ""
     issuer: str = ""
     alias: str = ""
+    workdirs: tuple[str, ...] = ()
 
     @property
     def own_name(self) -> str:

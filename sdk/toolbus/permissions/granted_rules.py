@@ -9,8 +9,8 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from toolbus.chunks.json_values import is_encodable
+from toolbus.permissions.decision import JudgedCall
 from toolbus.permissions.rule import MAX_MATCH_CHARS, Rule
-from toolbus.tools.middleware import ToolCall
 from toolbus.untrusted_text import json_text, one_line, shortened
 
 __all__ = [
@@ -196,7 +196,7 @@ class GrantedRules:
         return len(self._rules)
 
 
-def bond_of(call: ToolCall) -> _Bond:
+def bond_of(call: JudgedCall) -> _Bond:
     """Return what a rule is bound to that is granted for a call."""
     tool, context = call.tool, call.context
     principal = context.on_behalf_of or context.caller
@@ -211,7 +211,7 @@ def bond_of(call: ToolCall) -> _Bond:
     )
 
 
-def granted_for(call: ToolCall, reaches: str, match: str | None, digest: str) -> GrantedRule:
+def granted_for(call: JudgedCall, reaches: str, match: str | None, digest: str) -> GrantedRule:
     """Make the rule that covers a call: by a pattern, by its arguments, or all of its tool."""
     bond = bond_of(call)._asdict()
     return GrantedRule(**bond, reaches=reaches, match=match, arguments=digest)

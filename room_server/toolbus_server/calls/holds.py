@@ -1,0 +1,393 @@
+"""The calls of one room that wait for a person: who may decide, and whose time stands still.
+
+Pure: the time is passed in, and a change returns what has to be sent. `rooms.hold_requests` handles
+the requests and sends it.
+
+A hold stops the time of its call and of all calls around it, as far as their callers are told of
+it (HOLD-6). A call that begins within one that stands still does so too, until that one goes on.
+Each of these calls has a `CallWait`, which counts the holds: several calls within one call may wait
+side by side.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from math import ceil, inf
+from typing import Any, NamedTuple
+
+from toolbus.auth.grants import ToolPatterns
+from toolbus.errors import PermissionDenied, QuotaExceeded
+from toolbus.wire import Frame, Held, Resumed
+from toolbus_server.calls.call_state import (
+    Approval,
+    CallHold,
+    CallWait,
+    Connection,
+    HoldKeeper,
+    HoldOutcome,
+    InFlightCall,
+)
+from toolbus_server.registry.issuers import Issuers
+from toolbus_server.registry.models import Identity, Participant, name_between
+
+__all__ = [
+    "MAX_PURPOSE_CHARS",
+    "OTHERS",
+    "HoldChange",
+    "Outgoing",
+    "RoomHolds",
+    "approval_seconds",
+    "calls_around",
+    "describe_hold",
+    "may_settle",
+    "refusal_of",
+    "time_stopped_s",
+]
+
+MAX_PURPOSE_CHARS = 500
+"""What a call is for is shown to a person, who reads so much (PROTOCOL.md, HOLD-4)."""
+OTHERS = "others"
+"""The entry of `approvers` that excludes whoever makes the call and whom it is made for."""
+NO_LIMIT_MS = 2**53
+"""The wait of a call that has no limit (PROTOCOL.md, HOLD-5)."""
+MAX_OF_CALLER, MAX_OF_HOST, MAX_OF_ROOM = 64, 1_024, 4_096
+"""Open holds: each holds its body, and a person reads one after another (PROTOCOL.md, HOLD-9)."""
+MAX_SETTLED = 1_024
+"""Settled holds of a room that a late answer can still find (PROTOCOL.md, HOLD-8)."""
+SETTLED_S = 600.0
+"""How long it can find them."""
+_RETRY_AFTER_S = 1.0
+# Compiled once for all participants with the same grants.
+_patterns_of = lru_cache(maxsize=1024)(ToolPatterns)
+
+
+class Outgoing(NamedTuple):
+    """A frame to be sent."""
+
+    to: Connection
+    frame: Frame
+
+
+class HoldChange(NamedTuple):
+    """What follows from a change."""
+
+    frames: list[Outgoing]
+    resumed: list[InFlightCall]
+    """The calls whose time goes on."""
+
+
+def approval_seconds(options: Mapping[str, Any]) -> float:
+    """Return how long a call, or a host, lets it wait for a person; infinity for no limit."""
+    milliseconds: int = options["approval_ms"]
+    return inf if milliseconds >= NO_LIMIT_MS else max(0, milliseconds) / 1000
+
+
+def time_stopped_s(parent: InFlightCall, now: float) -> float:
+    """Return for how long the time of a call has stood still; 0 if it runs."""
+    wait = parent.wait
+    return now - wait.since if wait is not None and wait.count else 0.0
+
+
+def calls_around(call: InFlightCall) -> Iterator[InFlightCall]:
+    """Yield a call, the call around it, and so on."""
+    around: InFlightCall | None = call
+    while around is not None:
+        yield around
+        around = around.delegation.parent if around.delegation is not None else None
+
+
+# Who may settle a hold
+
+
+def may_settle(participant: Participant, hold: CallHold) -> bool:
+    """Whether a participant may settle a hold, and is told of it."""
+    return _lacking(participant, hold) == ""
+
+
+def refusal_of(participant: Participant, hold: CallHold) -> PermissionDenied | None:
+    """Return why somebody may not settle a hold that knows of it; None for all others.
+
+    Its host and those behind the call know of it. To others there is no such hold.
+    """
+    lacking = _lacking(participant, hold)
+    knows = participant.identity in {hold.call.host.participant.identity, *_behind(hold.call)}
+    if not knows or not hold.call.toolkit.is_visible_to(participant):
+        return None
+    text = _WHY[lacking].format(tool=_tool_of(hold))
+    return PermissionDenied(text, details={"grant": lacking} if lacking in _GRANTS else {})
+
+
+_GRANTS = ("approve", "approve_all", "approve_own")
+_WHY = {
+    "approve": "no grant to approve calls of {tool} (approve)",
+    "approve_all": "no grant to approve calls of {tool} that are made for others (approve_all)",
+    "approve_own": "who calls for somebody else may not approve that call (approve_own)",
+    "host": "the host of {tool} may not approve its calls: only a token of a development key may",
+    OTHERS: "{tool} is approved by others than those who make the call, or whom it is made for",
+    "approvers": "the host of {tool} has named who approves its calls",
+    "hidden": "the toolkit of {tool} is not visible",
+}
+
+
+def _tool_of(hold: CallHold) -> str:
+    return f"{hold.call.definition.name}.{hold.call.tool.name}"
+
+
+def _behind(call: InFlightCall) -> set[Identity]:
+    """Return the identities that make a call: its caller, and those that it forwards it for."""
+    makers = (call.caller.participant, *call.forwarded_for)
+    return {call.asked_for.identity, *(maker.identity for maker in makers)}
+
+
+def _lacking(participant: Participant, hold: CallHold) -> str:
+    """Return what a participant lacks to settle a hold: a grant, or a word of `_WHY`."""
+    call = hold.call
+    if not call.toolkit.is_visible_to(participant):
+        return "hidden"
+    excluded = _excluded(participant, hold)
+    if excluded:
+        return excluded
+    names = call.definition.name, call.tool.name
+    named = [entry for entry in hold.approvers if entry != OTHERS]
+    if named and not _is_named(participant, named, call):
+        return "approvers"
+    covers_all = _patterns_of(participant.scope.approve_all).covers(*names)
+    is_own = participant.identity == call.asked_for.identity and OTHERS not in hold.approvers
+    if not named and not is_own:
+        return "" if covers_all else "approve_all"
+    covers = covers_all or _patterns_of(participant.scope.approve).covers(*names)
+    return "" if covers else "approve"
+
+
+def _excluded(participant: Participant, hold: CallHold) -> str:
+    """Return why somebody may not settle a hold whatever its grants are; empty for most."""
+    call, identity = hold.call, participant.identity
+    if OTHERS in hold.approvers and identity in _behind(call):
+        return OTHERS
+    if participant.is_developer:  # one person tries all of it on one machine
+        return ""
+    if identity == call.host.participant.identity:
+        return "host"
+    is_maker = identity in _behind(call) and identity != call.asked_for.identity
+    return "approve_own" if is_maker and not participant.scope.approve_own else ""
+
+
+def _is_named(participant: Participant, named: Iterable[str], call: InFlightCall) -> bool:
+    name = name_between(participant.identity, call.toolkit.owner.issuer)
+    return f"name:{name}" in named or f"role:{participant.role}" in named
+
+
+# What others are shown
+
+
+def describe_hold(hold: CallHold, issuers: Issuers, now: float) -> dict[str, Any]:
+    """Describe a hold to those who may settle it, from the tables of the server alone."""
+    call = hold.call
+    owner = {"name": call.toolkit.owner.name, "issuer": call.toolkit.owner.issuer}
+    if alias := issuers.alias_before(call.toolkit.owner):
+        owner["alias"] = alias
+    shown: dict[str, Any] = {
+        "id": hold.id,
+        "kind": hold.kind,
+        "toolkit": call.definition.name,
+        "tool": call.tool.name,
+        "owner": owner,
+        "definition": call.definition.digest,
+        "digest": hold.digest,
+        "call_id": call.call_id,
+        "caller": call.caller.participant.describe(),
+        "age_ms": int((now - hold.opened_at) * 1000),
+        "outcome": hold.outcome,
+    }
+    if call.principal is not None:
+        shown["on_behalf_of"] = call.principal.describe()
+    if call.forwarded_for:
+        shown["forwarded_for"] = [caller.describe() for caller in call.forwarded_for]
+    if call.purpose:
+        shown["purpose"] = call.purpose
+    if hold.replaces:
+        shown["replaces"] = hold.replaces
+    if hold.outcome == "open":
+        if hold.ends_at != inf:
+            shown["left_ms"] = max(0, int((hold.ends_at - now) * 1000))
+    elif hold.by is not None:
+        shown["by"] = hold.by
+        if hold.reason:
+            shown["reason"] = hold.reason
+    return shown
+
+
+@dataclass(slots=True, eq=False)
+class RoomHolds:
+    """The holds of one room: those that are open, and those that were settled lately."""
+
+    open: dict[str, CallHold] = field(default_factory=dict)
+    """By id, the oldest first."""
+    settled: dict[str, CallHold] = field(default_factory=dict)
+    """By id, the first settled first."""
+    last_number: int = 0
+    _of_caller: Counter[Identity] = field(default_factory=Counter)
+    _of_host: Counter[Identity] = field(default_factory=Counter)
+
+    def check_quotas(self, call: InFlightCall) -> None:
+        """Refuse one more hold of a caller, a host or the room. Raises QuotaExceeded."""
+        caller, host = call.caller.participant.identity, call.host.participant.identity
+        for used, most, whose in (
+            (self._of_caller[caller], MAX_OF_CALLER, "calls of one caller"),
+            (self._of_host[host], MAX_OF_HOST, "calls at one host"),
+            (len(self.open), MAX_OF_ROOM, "calls of one room"),
+        ):
+            if used >= most:
+                text = f"{most} {whose} wait for a person already"
+                raise QuotaExceeded(text, executed="no", retry_after_s=_RETRY_AFTER_S)
+
+    def begin(
+        self,
+        hold: CallHold,
+        keeper: HoldKeeper,
+        now: float,
+        *,
+        is_entered: bool,
+        has_settlers: bool,
+    ) -> HoldChange:
+        """Open a hold, and let the time of its call, and of those around it, stand still.
+
+        Args:
+            hold: The hold.
+            keeper: Is told of the calls that it concerns.
+            now: The time by the loop's clock.
+            is_entered: Whether the function of the tool was entered before.
+            has_settlers: Whether somebody in the room may settle it.
+        """
+        call = hold.call
+        self.open[hold.id] = hold
+        self._count(hold, 1)
+        hold.replaces = self._lost_hold_of(call, now)
+        wait = _wait_of(call, keeper)
+        wait.hold = hold
+        if not is_entered:
+            wait.approval = Approval()
+        frames = []
+        for around in calls_around(call):
+            if around.caller.reads_holds and not around.ended:
+                _stop(around, keeper, now)
+                hold.stopped.append(around)
+                data = _shown_to(around.caller.participant, hold, now)
+                if not has_settlers:
+                    data["nobody"] = True
+                frames.append(Outgoing(around.caller, Held(around.request_id, data)))
+        return HoldChange(frames, [])
+
+    def settle(self, hold: CallHold, outcome: HoldOutcome, now: float) -> HoldChange:
+        """End an open hold, and let go on what stands still because of it alone."""
+        del self.open[hold.id]
+        self._count(hold, -1)
+        self.drop_old(now)
+        self.settled[hold.id] = hold
+        hold.outcome, hold.settled_at, hold.body = outcome, now, b""
+        wait = hold.call.wait
+        assert wait is not None, "it was made with the hold"
+        wait.hold = None
+        change = HoldChange([], [])
+        for call in hold.stopped:
+            if not call.ended or call is hold.call:
+                _go_on(call, now, change, {"hold": hold.id, "outcome": outcome})
+        hold.stopped.clear()
+        return change
+
+    def drop_old(self, now: float) -> None:
+        """Forget the settled holds that are too old, or too many."""
+        while self.settled:
+            oldest = next(iter(self.settled.values()))
+            if len(self.settled) < MAX_SETTLED and now - oldest.settled_at < SETTLED_S:
+                return
+            del self.settled[oldest.id]
+
+    def _count(self, hold: CallHold, sign: int) -> None:
+        call = hold.call
+        for counts, whose in (
+            (self._of_caller, call.caller.participant.identity),
+            (self._of_host, call.host.participant.identity),
+        ):
+            counts[whose] += sign
+            if not counts[whose]:
+                del counts[whose]
+        call.host.usage.held_bytes += sign * len(hold.body)
+
+    def _lost_hold_of(self, call: InFlightCall, now: float) -> str:
+        """Return the hold of an earlier attempt of the call, whose host was lost meanwhile."""
+        caller = call.caller.participant.identity
+        self.drop_old(now)
+        for hold in reversed(self.settled.values()):
+            before = hold.call
+            is_attempt = before.call_id == call.call_id
+            if is_attempt and before.caller.participant.identity == caller:
+                return hold.id if hold.outcome == "lost" else ""
+        return ""
+
+
+def call_began(call: InFlightCall, parent: InFlightCall, keeper: HoldKeeper, now: float) -> Frame:
+    """Let a call stand still that begins within one that does; return what tells its caller."""
+    assert parent.wait is not None, "the call around it stands still"
+    wait = _wait_of(call, keeper)
+    wait.within = parent
+    parent.wait.begun[call] = None
+    _stop(call, keeper, now)
+    return Held(call.request_id, {})
+
+
+def _wait_of(call: InFlightCall, keeper: HoldKeeper) -> CallWait:
+    if call.wait is None:
+        call.wait = CallWait(keeper)
+    return call.wait
+
+
+def _stop(call: InFlightCall, keeper: HoldKeeper, now: float) -> None:
+    wait = _wait_of(call, keeper)
+    if not wait.count:
+        wait.since = now
+    wait.count += 1
+
+
+def _go_on(call: InFlightCall, now: float, change: HoldChange, data: dict[str, Any]) -> None:
+    """Count one hold less for a call; with the last one its deadline moves, and its time goes on.
+
+    Its caller is sent the length of the wait, by which it moves its own deadline.
+    """
+    wait = call.wait
+    assert wait is not None, "its time stood still"
+    wait.count -= 1
+    waited_s = 0.0
+    if not wait.count:
+        waited_s = now - wait.since
+        call.deadline_at += waited_s
+        if call.streams is not None:
+            call.streams.active_at += waited_s
+        change.resumed.append(call)
+    # A call that has ended is sent this before its end, as a retry of it goes by the new deadline.
+    resumed = Resumed(call.request_id, ceil(waited_s * 1000), data)
+    change.frames.append(Outgoing(call.caller, resumed))
+    if not wait.count:
+        begun = list(wait.begun)
+        wait.begun.clear()
+        for nested in begun:
+            assert nested.wait is not None, "it stands still with this one"
+            nested.wait.within = None
+            _go_on(nested, now, change, {})
+
+
+def _shown_to(informed: Participant, hold: CallHold, now: float) -> dict[str, Any]:
+    """Return what the caller of a call that waits, or around one that does, may know of that."""
+    held = hold.call
+    data: dict[str, Any] = {"hold": hold.id, "kind": hold.kind}
+    names = held.definition.name, held.tool.name
+    if held.toolkit.is_visible_to(informed) and informed.rights.may_read(*names):
+        data["tool"] = ".".join(names)
+    if hold.ends_at != inf:
+        data["left_ms"] = max(0, int((hold.ends_at - now) * 1000))
+    if may_settle(informed, hold):
+        data["may_settle"] = True
+    return data

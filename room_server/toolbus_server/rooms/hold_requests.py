@@ -1,0 +1,385 @@
+"""Handles the requests about calls that wait for a person: hold, list, read, settle.
+
+What follows from a change is in `calls.holds`. Here are the checks of the requests, the timers and
+the order of what is sent: first callers learn that a call goes on, then its host gets the decision,
+then who made it, and last the subscribers of the topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from itertools import chain
+from math import inf
+from typing import Any
+
+from toolbus.auth.grants import covers_topic
+from toolbus.concurrency.timers import Deadlines
+from toolbus.errors import (
+    AlreadyExists,
+    ApprovalExpired,
+    Cancelled,
+    HostLost,
+    NotFound,
+    PermissionDenied,
+    QuotaExceeded,
+    RoomException,
+    TooLarge,
+    Unavailable,
+)
+from toolbus.wire import Frame, Hold, Holds, Result, Settle, encode, failed
+from toolbus_server import identity_usage
+from toolbus_server.calls.call_state import (
+    CallHold,
+    Connection,
+    HoldOutcome,
+    InFlightCall,
+    RoutedRoom,
+)
+from toolbus_server.calls.delegation import has_authority
+from toolbus_server.calls.holds import (
+    OTHERS,
+    HoldChange,
+    RoomHolds,
+    approval_seconds,
+    call_began,
+    calls_around,
+    describe_hold,
+    may_settle,
+    refusal_of,
+)
+from toolbus_server.calls.router import Router
+from toolbus_server.registry.call_checks import (
+    MAX_PAGE_BYTES,
+    bad_option,
+    cursor_text,
+    need_grant,
+    page_limit,
+    read_cursor,
+    read_option,
+)
+from toolbus_server.registry.models import Participant
+from toolbus_server.rooms.event_feed import EventFeeds
+from toolbus_server.rooms.scheduling import Walk, pack_reply
+
+__all__ = ["HoldRequests"]
+
+MAX_BODY_BYTES = 256 * 1024
+"""What a person is shown about one call (PROTOCOL.md, HOLD-4)."""
+MAX_APPROVERS = 256
+"""Each is compared with each participant that may settle, as those of `shared_with`."""
+MAX_REASON_CHARS = 2_000
+"""A model reads it."""
+MAX_RULES_BYTES = 64 * 1024
+"""The rules that are granted with an approval; each has a pattern of at most 4 KiB."""
+_DIGEST_BYTES = 32
+_KINDS = ("approve",)
+_OUTCOMES: Mapping[str, HoldOutcome] = {"approve": "approved", "deny": "denied"}
+_NOT_HERE = "approvals do not work on servers with Redis yet"
+
+
+class HoldRequests:
+    """Handles the requests of one room; tells the room's feeds of holds."""
+
+    def __init__(
+        self,
+        room: RoutedRoom,
+        feeds: EventFeeds,
+        router: Router,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._room = room
+        self._feeds = feeds
+        self._router = router
+        self._loop = loop
+        self._holds = RoomHolds()
+
+    @cached_property
+    def _timers(self) -> Deadlines[CallHold]:
+        # Few rooms have a call that ever waits.
+        return Deadlines(self._loop, self._expire)
+
+    # Holds of hosts
+
+    def hold(self, host: Connection, request: Hold) -> None:
+        """Let a call wait for a person; its host is answered with the decision, later.
+
+        Raises:
+            Unavailable: Other nodes share the room.
+            PermissionDenied: The call is not one that the participant runs.
+            InvalidArguments: A field is invalid, or the call waits already.
+            TooLarge: There is more to show than fits.
+            QuotaExceeded: Too many calls wait.
+            ApprovalExpired: The call may not wait at all.
+        """
+        self._check_alone()
+        call = self._held_call(host, request)
+        is_entered = read_option(request.options, "entered", bool) is True
+        if call.streams is not None and self._router.streams.has_sent(call.streams):
+            is_entered = True
+        approvers = self._read_approvers(host, request.options)
+        self._holds.check_quotas(call)
+        usage = host.usage
+        if usage.held_bytes + len(request.body) > identity_usage.MAX_HELD_BYTES:
+            raise QuotaExceeded("too much waits for persons at the hosts of this identity")
+        now = self._loop.time()
+        ends_at = now + _waiting_s(call, request.options)
+        if ends_at <= now:
+            raise ApprovalExpired("the call does not wait for a person", executed="no")
+        ends_at = min([ends_at, *_deadlines_of(call)])
+        self._holds.last_number += 1
+        hold = CallHold(
+            id=secrets.token_hex(8),
+            number=self._holds.last_number,
+            kind=request.kind,
+            call=call,
+            request_id=request.id,
+            digest=request.digest,
+            body=request.body,
+            approvers=approvers,
+            opened_at=now,
+            ends_at=ends_at,
+        )
+        has_settlers = any(may_settle(who, hold) for who in self._candidates(hold))
+        self._send(
+            self._holds.begin(hold, self, now, is_entered=is_entered, has_settlers=has_settlers)
+        )
+        if ends_at != inf:
+            self._timers.add(ends_at, hold)
+        self._publish("hold_added", hold)
+
+    def _held_call(self, host: Connection, request: Hold) -> InFlightCall:
+        """Return the call that is to wait, of a request whose fields are valid."""
+        if request.kind not in _KINDS:
+            raise bad_option("kind", f"must be one of {', '.join(_KINDS)}")
+        if len(request.digest) != _DIGEST_BYTES:
+            raise bad_option("digest", f"must have {_DIGEST_BYTES} bytes")
+        if len(request.body) > MAX_BODY_BYTES:
+            size = len(request.body)
+            text = f"{size} bytes would have to be shown to a person, at most {MAX_BODY_BYTES} can"
+            raise TooLarge(text, executed="no")
+        call = None if request.dispatch is None else host.dispatched.get(request.dispatch)
+        if call is None or call.patterns is not None:
+            raise PermissionDenied("the call is not in flight on this connection")
+        if call.wait is not None and call.wait.hold is not None:
+            raise bad_option("dispatch", "waits for a person already")
+        return call
+
+    def _read_approvers(self, host: Connection, options: Mapping[str, Any]) -> tuple[str, ...]:
+        given = read_option(options, "approvers", list) or []
+        if len(given) > MAX_APPROVERS or not all(map(_is_approver, given)):
+            raise bad_option("approvers", "must be a list of name:x, role:x or others")
+        identity = host.participant.identity
+        return tuple(self._room.state.issuers.read_share(entry, identity) for entry in given)
+
+    def _candidates(self, hold: CallHold) -> Iterable[Participant]:
+        """Return those of whom one may settle a hold, the likely ones first."""
+        state = self._room.state
+        return chain(state.participants_of(hold.call.asked_for.identity), state.participants(None))
+
+    def _check_alone(self) -> None:
+        if self._room.replication is not None:
+            raise Unavailable(_NOT_HERE, executed="no", retryable=False)
+
+    # The ends of a hold
+
+    def _expire(self, hold: CallHold) -> None:
+        text = "nobody has decided about the call in time"
+        error = ApprovalExpired(text, executed="no", details={"hold": hold.id})
+        self._end(hold, "expired", failed(hold.request_id, error))
+
+    def call_ended(self, call: InFlightCall) -> None:
+        """End the hold of a call that has ended, before its caller gets the end."""
+        wait = call.wait
+        assert wait is not None, "it has waited for a person"
+        if wait.within is not None and wait.within.wait is not None:
+            wait.within.wait.begun.pop(call, None)
+        if wait.hold is not None:
+            self._end_with_call(wait.hold)
+
+    def _end_with_call(self, hold: CallHold) -> None:
+        outcome: HoldOutcome = "cancelled"
+        error: RoomException = Cancelled("the call has ended", executed="no")
+        if not hold.call.host.participant.is_present:
+            outcome, error = "lost", HostLost("the host disconnected", executed="no")
+        self._end(hold, outcome, failed(hold.request_id, error))
+
+    def _end(self, hold: CallHold, outcome: HoldOutcome, reply: Frame, ticket: Any = None) -> None:
+        host = hold.call.host
+        self._send(self._holds.settle(hold, outcome, self._loop.time()))
+        host.port.send_message(encode(reply), ticket)
+        self._publish("hold_settled", hold)
+
+    def call_began(self, call: InFlightCall, parent: InFlightCall) -> None:
+        """Let a call stand still that began within one that does."""
+        if parent.stands_still and call.caller.reads_holds:
+            frame = call_began(call, parent, self, self._loop.time())
+            call.caller.port.send_message(encode(frame))
+
+    def _send(self, change: HoldChange) -> None:
+        for connection, frame in change.frames:
+            connection.port.send_message(encode(frame))
+        for call in change.resumed:
+            self._router.resume(call)
+
+    def _publish(self, name: str, hold: CallHold) -> None:
+        self._feeds.publish_hold(name, hold)
+
+    # Those who settle
+
+    def holds(self, connection: Connection, request: Holds) -> Walk:
+        """Return a page of the holds that a participant may settle, or one with its body.
+
+        Raises:
+            Unavailable: Other nodes share the room.
+            PermissionDenied: It may settle none.
+            InvalidArguments: An option is invalid.
+            NotFound: There is no such hold, or it is not for this participant.
+        """
+        self._check_alone()
+        participant, options = connection.participant, request.options
+        need_grant(covers_topic(participant.scope, "holds"), "list approvals", "approve")
+        wanted = read_option(options, "hold", str)
+        if wanted is not None:
+            hold = self._found(participant, wanted)
+            return {"hold": self._described(hold) | _asked(hold)}
+        with_settled = read_option(options, "settled", bool)
+        limit, after = page_limit(options), read_cursor(options, (int,))
+        page: list[dict[str, Any]] = []
+        size = 0
+        self._holds.drop_old(self._loop.time())
+        kept = [*self._holds.open.values()]
+        if with_settled:
+            kept = sorted((*self._holds.settled.values(), *kept), key=lambda hold: hold.number)
+        last = 0
+        for hold in kept:
+            yield
+            if after is not None and hold.number <= after[0]:
+                continue
+            if (hold.ended and not with_settled) or not may_settle(participant, hold):
+                continue
+            if page and (len(page) == limit or size > MAX_PAGE_BYTES):
+                return {"holds": page, "cursor": cursor_text((last,))}
+            page.append(self._described(hold))
+            size += len(pack_reply(page[-1]))
+            last = hold.number
+        return {"holds": page, "cursor": None}
+
+    def _described(self, hold: CallHold) -> dict[str, Any]:
+        return describe_hold(hold, self._room.state.issuers, self._loop.time())
+
+    def _found(self, participant: Participant, hold_id: str) -> CallHold:
+        """Return a hold that a participant may settle, settled ones too.
+
+        Raises `PermissionDenied` for those who know of it otherwise. All others cannot distinguish
+        it from one that does not exist.
+        """
+        self._holds.drop_old(self._loop.time())
+        hold = self._holds.open.get(hold_id) or self._holds.settled.get(hold_id)
+        if hold is not None:
+            if may_settle(participant, hold):
+                return hold
+            refusal = refusal_of(participant, hold)
+            if refusal is not None:
+                raise refusal
+        raise NotFound("there is no approval with this id")
+
+    def settle(self, connection: Connection, request: Settle) -> dict[str, Any]:
+        """Decide about a hold; the first decision counts.
+
+        Raises:
+            Unavailable: Other nodes share the room.
+            NotFound: As `holds`.
+            PermissionDenied: The participant knows of it and may not settle it, or may not call
+                the tool with other arguments.
+            InvalidArguments: An option is invalid, or it is about something else.
+            AlreadyExists: It was settled otherwise; the details say how, and by whom.
+        """
+        self._check_alone()
+        participant = connection.participant
+        hold = self._found(participant, request.hold)
+        answer = self._read_answer(participant, hold, request)
+        if not hold.ended and not has_authority(self._room, hold.call):
+            self._end_with_call(hold)  # its end waits for its turn
+        if hold.ended:
+            if hold.settler == participant.identity and hold.answer == answer:
+                return {"outcome": hold.outcome}
+            raise _settled_error(hold)
+        outcome = _OUTCOMES[request.decision]
+        hold.by, hold.settler, hold.answer = participant.describe(), participant.identity, answer
+        decision: dict[str, Any] = {"outcome": outcome, "by": hold.by}
+        if outcome == "denied":
+            hold.reason = decision["reason"] = read_option(request.options, "reason", str) or ""
+        for option in ("arguments", "rules"):
+            if option in request.options:
+                decision[option] = request.options[option]
+        reply = Result(hold.request_id, pack_reply(decision))
+        wait = hold.call.wait
+        ticket = wait.approval if wait is not None and outcome == "approved" else None
+        self._end(hold, outcome, reply, ticket)
+        return {"outcome": outcome}
+
+    def _read_answer(
+        self, participant: Participant, hold: CallHold, request: Settle
+    ) -> tuple[Any, ...]:
+        options = request.options
+        if request.decision not in _OUTCOMES:
+            raise bad_option("decision", f"must be one of {', '.join(_OUTCOMES)}")
+        reason = read_option(options, "reason", str)
+        arguments = read_option(options, "arguments", bytes)
+        rules = read_option(options, "rules", bytes)
+        if reason is not None and len(reason) > MAX_REASON_CHARS:
+            raise bad_option("reason", f"must have at most {MAX_REASON_CHARS} characters")
+        if request.decision == "deny" and (arguments is not None or rules is not None):
+            raise bad_option("decision", "deny has a reason, neither arguments nor rules")
+        if rules is not None and len(rules) > MAX_RULES_BYTES:
+            raise bad_option("rules", f"must have at most {MAX_RULES_BYTES} bytes")
+        if arguments is not None and len(arguments) > MAX_BODY_BYTES:
+            raise TooLarge(f"changed arguments have at most {MAX_BODY_BYTES} bytes", executed="no")
+        if request.digest != hold.digest:
+            raise bad_option("digest", "is not that of what this approval is about")
+        call = hold.call
+        names = call.definition.name, call.tool.name
+        if arguments is not None and not participant.may_call(*names):
+            text = f"no grant to call {'.'.join(names)}, and so to change what it is called with"
+            raise PermissionDenied(text, details={"grant": "agents.call"})
+        return request.decision, reason, arguments, rules
+
+
+def _asked(hold: CallHold) -> dict[str, Any]:
+    """Return what was asked, and whom the host wants to decide, of an open hold."""
+    if hold.ended:
+        return {}
+    return {"body": hold.body, "approvers": list(hold.approvers)}
+
+
+def _is_approver(entry: object) -> bool:
+    if not isinstance(entry, str):
+        return False
+    kind, _, name = entry.partition(":")
+    return entry == OTHERS or (kind in ("name", "role") and 0 < len(name) <= 256)
+
+
+def _waiting_s(call: InFlightCall, options: Mapping[str, Any]) -> float:
+    """Return how long a call may wait: as its host, and each caller around it, at most allow."""
+    most = min(around.approval_s for around in calls_around(call))
+    if read_option(options, "approval_ms", int) is None:
+        return most
+    return min(most, approval_seconds(options))
+
+
+def _deadlines_of(call: InFlightCall) -> Iterable[float]:
+    """Yield the deadlines that go on: those of calls whose callers are not told of holds."""
+    return (around.deadline_at for around in calls_around(call) if not around.caller.reads_holds)
+
+
+def _settled_error(hold: CallHold) -> AlreadyExists:
+    details: dict[str, Any] = {"outcome": hold.outcome}
+    who = ""
+    if hold.by is not None:
+        details["by"] = hold.by
+        who = f" by {hold.by['name']}"
+    text = f"this approval was settled already: it is {hold.outcome}{who}"
+    return AlreadyExists(text, details=details)

@@ -1,0 +1,61 @@
+"""What a caller knows of a call of its own that waits for a person. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from toolbus.concurrency.pausable_clock import CallTime
+
+__all__ = ["HeldCall", "HeldPlan"]
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCall:
+    """That a call waits for a person, or goes on; `on_held=` of `Room.invoke` and `stream` gets it.
+
+    What waits may be a call that the called tool makes in turn.
+    """
+
+    id: str
+    """The id of the approval, as `Room.approve` takes it."""
+    tool: str = ""
+    """The tool that waits, `toolkit.tool`; empty if this participant may not know it."""
+    may_settle: bool = False
+    """Whether this participant may approve or deny it."""
+    nobody: bool = False
+    """Whether nobody who is in the room now may."""
+    left_s: float | None = None
+    """Seconds until it expires; None if it does not."""
+    outcome: str = "open"
+    """"open" while it waits; then "approved", "denied", "expired", "cancelled" or "lost"."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the call waits."""
+        return self.outcome == "open"
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> HeldCall | None:
+        """Read what the server sends; None if the call only waits with the one around it."""
+        hold_id = data.get("hold")
+        if not isinstance(hold_id, str):
+            return None
+        left_ms, tool, outcome = data.get("left_ms"), data.get("tool", ""), data.get("outcome")
+        return cls(
+            hold_id,
+            tool if isinstance(tool, str) else "",
+            data.get("may_settle") is True,
+            data.get("nobody") is True,
+            left_ms / 1000 if isinstance(left_ms, int) else None,
+            outcome if isinstance(outcome, str) else "open",
+        )
+
+
+class HeldPlan(Protocol):
+    """What of a call moves when it waits: a `CallPlan`."""
+
+    deadline_at: float
+    within: CallTime | None
+    on_held: Callable[[HeldCall], None] | None

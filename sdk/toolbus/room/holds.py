@@ -1,0 +1,165 @@
+"""Calls that wait for a person, as those see them who may approve them. Values only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from toolbus.client.input_sender import invalid_option
+from toolbus.errors import InvalidResult
+from toolbus.permissions.plain import rule_from_plain, rule_to_plain
+from toolbus.permissions.rule import Rule
+from toolbus.tools.approvals import bound_digest
+from toolbus.tools.tool_run import Participant
+from toolbus.wire import BadBody, pack_body, unpack_body
+
+__all__ = ["HoldBody", "HoldInfo", "packed_rules"]
+
+
+@dataclass(frozen=True, slots=True)
+class HoldBody:
+    """What is asked about a call: in the words of its host, except for `arguments`."""
+
+    arguments: Mapping[str, Any]
+    """The values by parameter with which the function would be entered."""
+    reason: str
+    """Why a person is asked."""
+    message: str = ""
+    """What the tool says about this input."""
+    preview: str = ""
+    """What the call would change, such as a diff."""
+    reaches: str = ""
+    """The tool that the call would reach, `toolkit.tool`, if the called one only forwards."""
+    suggestions: tuple[Rule, ...] = ()
+    """Rules that would have allowed it, or parts of it."""
+    has_input: bool = False
+    """Whether the call sends an attachment or values too: these are not shown, nor approved."""
+    approvers: tuple[str, ...] = ()
+    """Who may settle it, as the host chose; empty for all with the grant."""
+
+
+@dataclass(frozen=True, slots=True)
+class HoldInfo:
+    """A call that waits for a person, or did. All of this but `body` the server itself knows."""
+
+    id: str
+    toolkit: str
+    tool: str
+    """The tool, written `toolkit.tool`."""
+    owner: str
+    """The identity that hosts the toolkit; `alias/name` beside other issuers."""
+    caller: Participant
+    """Who makes the call."""
+    definition: str
+    """The digest of the definition of the toolkit."""
+    digest: bytes
+    """SHA-256 of `definition` and the packed arguments: what an approval is about."""
+    call_id: str
+    """The id of the call, the same for every attempt."""
+    kind: str = "approve"
+    on_behalf_of: Participant | None = None
+    """For whom the call is made, if that is not its caller."""
+    forwarded_for: tuple[Participant, ...] = ()
+    """Those that the caller forwards it for, the nearest first."""
+    purpose: str = ""
+    """What the call is for, in the words of its caller."""
+    age_s: float = 0.0
+    """Seconds since it began to wait."""
+    left_s: float | None = None
+    """Seconds until it expires; None if it does not, or is settled."""
+    outcome: str = "open"
+    """"open"; then "approved", "denied", "expired", "cancelled", or "lost" with its host."""
+    by: Participant | None = None
+    """Who settled it."""
+    reason: str = ""
+    """Why it was denied, in that participant's words."""
+    replaces: str = ""
+    """The id of the hold of an earlier attempt of this call, whose host was lost."""
+    body: HoldBody | None = None
+    """What is asked; only from `RoomClient.hold`, while it is open."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it waits."""
+        return self.outcome == "open"
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> HoldInfo:
+        """Read a hold as the server sends it.
+
+        Raises `InvalidResult` if what its host asks cannot be read, or is not what would run.
+        """
+        left_ms, by, behalf = data.get("left_ms"), data.get("by"), data.get("on_behalf_of")
+        owner = data["owner"]
+        alias = owner.get("alias", "")
+        return cls(
+            id=data["id"],
+            toolkit=data["toolkit"],
+            tool=f"{data['toolkit']}.{data['tool']}",
+            owner=f"{alias}/{owner['name']}" if alias else owner["name"],
+            caller=_participant(data["caller"]),
+            definition=data["definition"],
+            digest=data["digest"],
+            call_id=data["call_id"],
+            kind=data["kind"],
+            on_behalf_of=None if behalf is None else _participant(behalf),
+            forwarded_for=tuple(map(_participant, data.get("forwarded_for", ()))),
+            purpose=data.get("purpose", ""),
+            age_s=data["age_ms"] / 1000,
+            left_s=None if left_ms is None else left_ms / 1000,
+            outcome=data["outcome"],
+            by=None if by is None else _participant(by),
+            reason=data.get("reason", ""),
+            replaces=data.get("replaces", ""),
+            body=_body(data) if "body" in data else None,
+        )
+
+
+def _participant(facts: Mapping[str, Any]) -> Participant:
+    return Participant(
+        facts["id"], facts["name"], facts["role"], facts["issuer"], facts.get("alias", "")
+    )
+
+
+def _body(data: Mapping[str, Any]) -> HoldBody:
+    try:
+        body = unpack_body(data["body"], binary=True)
+        packed = body["arguments"]
+        if bound_digest(data["definition"], packed) != data["digest"]:
+            raise ValueError("its digest is that of something else")
+        arguments = unpack_body(packed)
+        if not isinstance(arguments, dict):
+            raise ValueError("its arguments are not one object")
+        return HoldBody(
+            arguments=arguments,
+            reason=_text(body, "reason"),
+            message=_text(body, "message"),
+            preview=_text(body, "preview"),
+            reaches=_text(body, "reaches"),
+            suggestions=tuple(map(rule_from_plain, body.get("suggestions", ()))),
+            has_input=body.get("input") is True,
+            approvers=tuple(data.get("approvers", ())),
+        )
+    except (BadBody, LookupError, TypeError, ValueError) as error:
+        text = f"what the host of {data['toolkit']} asks cannot be read: {error}"
+        raise InvalidResult(text, executed="no") from error
+
+
+def _text(body: Mapping[str, Any], name: str) -> str:
+    text = body.get(name, "")
+    if not isinstance(text, str):
+        raise TypeError(f"{name} is not text")
+    return text
+
+
+def packed_rules(rule: Rule | Sequence[Rule] | bool) -> bytes:
+    """Pack the rules that an approval grants; none of them stands for exactly this call.
+
+    Raises `InvalidArguments` for anything else.
+    """
+    rules = () if rule is True else (rule,) if isinstance(rule, Rule) else rule
+    if isinstance(rules, bool) or not all(isinstance(granted, Rule) for granted in rules):
+        text = "rule must be a Rule, a list of them, or True for exactly these arguments"
+        raise invalid_option("rule", text)
+    return pack_body([rule_to_plain(granted) for granted in rules])
