@@ -35,6 +35,7 @@ __all__ = [
     "CallWait",
     "Connection",
     "Delegation",
+    "HeldTool",
     "HoldKeeper",
     "HoldOutcome",
     "InFlightCall",
@@ -158,6 +159,8 @@ class Connection:
     """Whether it accepts a large file in chunks from a call that is not a stream."""
     reads_parts: bool = True
     """Whether it also accepts any other large result in parts."""
+    asked: dict[int, CallHold] = field(default_factory=dict)
+    """Its questions to persons that are open, by the ids of its requests."""
     reads_holds: bool = False
     """Whether it is told that a call of it waits for a person: then the time of that call stands
     still (PROTOCOL.md, HOLD-6)."""
@@ -276,15 +279,18 @@ class HoldKeeper(Protocol):
         """Let a call stand still that began within one that does."""
 
     def call_ended(self, call: InFlightCall) -> None:
-        """End the hold of a call that has ended; to be called before its caller gets the end."""
+        """End the holds of a call that has ended; to be called before its caller gets the end."""
+
+    def withdraw(self, hold: CallHold) -> None:
+        """End a hold because who asks does not wait for its answer any more."""
 
 
 class CallWait(Struct, eq=False):
     """How a call waits for a person: by a hold of its own, or by those of calls within it."""
 
     keeper: HoldKeeper
-    hold: CallHold | None = None
-    """Its own hold, while that is open."""
+    holds: list[CallHold] = struct_field(default_factory=list)
+    """Its own open holds: one of its host, or those with which a host asks about further calls."""
     count: int = 0
     """For how many holds its time stands still."""
     since: float = 0.0
@@ -308,28 +314,66 @@ class Approval(Struct, eq=False):
 
 
 HoldOutcome: TypeAlias = Literal[
-    "open", "approved", "denied", "answered", "expired", "cancelled", "lost"
+    "open", "approved", "denied", "expired", "cancelled", "lost", "taken_back"
 ]
 """How a hold stands: `lost` is for a host that has left, and `cancelled` for any other end of the
 call."""
 
 
+class HeldTool(NamedTuple):
+    """The tool that a hold is about, and for whom it is called."""
+
+    toolkit: RegisteredToolkit | None
+    """None for a tool in the process of the participant that asks."""
+    names: tuple[str, str]
+    """Those of the toolkit and the tool."""
+    owner: Identity
+    definition: str
+    """The digest of the definition of the toolkit."""
+    caller: Participant | None
+    """Who makes the call; None for a rule that was granted."""
+    asked_for: Identity
+    """For whom: the principal of the call, else its caller."""
+    principal: Participant | None = None
+    forwarded_for: tuple[Participant, ...] = ()
+    call_id: str = ""
+    purpose: str = ""
+
+    @property
+    def name(self) -> str:
+        """The tool as people write it."""
+        return ".".join(self.names)
+
+    @property
+    def makers(self) -> set[Identity]:
+        """Those behind the call: its caller, whom that forwards it for, and whom it is made for."""
+        makers = self.forwarded_for if self.caller is None else (self.caller, *self.forwarded_for)
+        return {self.asked_for, *(maker.identity for maker in makers)}
+
+
 @dataclass(slots=True, eq=False)
 class CallHold:
-    """A call that waits at its host until a person has decided about it."""
+    """A question to a person, which waits for its answer."""
 
     id: str
     number: int
     """Its place among the holds of the room."""
+    keeper: HoldKeeper
     kind: str
-    """What is asked for: "approve"."""
-    call: InFlightCall
+    """What is asked for: "approve"; "granted" is for a rule that may be taken back."""
+    tool: HeldTool
+    asker: Connection
+    """The host of the call; of an own question the participant that is about to make it."""
     request_id: int
-    """The id of the request of the host, whose reply is the decision."""
+    """The id of the request, whose reply is the decision."""
+    call: InFlightCall | None
+    """The call that waits at its host, or within which the asker asks."""
+    is_own: bool
+    """Whether it asks about a call that it makes, and not about one that it runs."""
     digest: bytes
-    """SHA-256 of what is asked about, as the host computed it; an approval repeats it."""
+    """SHA-256 of what is asked about, as the asker computed it; an approval repeats it."""
     body: bytes
-    """What is asked, packed by the host; empty once the hold is settled."""
+    """What is asked, packed by the asker; empty once the hold is settled."""
     approvers: tuple[str, ...]
     """Who may settle it, as the host chose; empty for those with the grant."""
     opened_at: float

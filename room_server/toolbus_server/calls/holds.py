@@ -26,6 +26,7 @@ from toolbus_server.calls.call_state import (
     CallHold,
     CallWait,
     Connection,
+    HeldTool,
     HoldKeeper,
     HoldOutcome,
     InFlightCall,
@@ -91,9 +92,9 @@ def time_stopped_s(parent: InFlightCall, now: float) -> float:
     return now - wait.since if wait is not None and wait.count else 0.0
 
 
-def calls_around(call: InFlightCall) -> Iterator[InFlightCall]:
+def calls_around(call: InFlightCall | None) -> Iterator[InFlightCall]:
     """Yield a call, the call around it, and so on."""
-    around: InFlightCall | None = call
+    around = call
     while around is not None:
         yield around
         around = around.delegation.parent if around.delegation is not None else None
@@ -113,10 +114,10 @@ def refusal_of(participant: Participant, hold: CallHold) -> PermissionDenied | N
     Its host and those behind the call know of it. To others there is no such hold.
     """
     lacking = _lacking(participant, hold)
-    knows = participant.identity in {hold.call.host.participant.identity, *_behind(hold.call)}
-    if not knows or not hold.call.toolkit.is_visible_to(participant):
+    knows = participant.identity in {hold.asker.participant.identity, *hold.tool.makers}
+    if not knows or not _may_see(participant, hold):
         return None
-    text = _WHY[lacking].format(tool=_tool_of(hold))
+    text = _WHY[lacking].format(tool=hold.tool.name)
     return PermissionDenied(text, details={"grant": lacking} if lacking in _GRANTS else {})
 
 
@@ -132,51 +133,46 @@ _WHY = {
 }
 
 
-def _tool_of(hold: CallHold) -> str:
-    return f"{hold.call.definition.name}.{hold.call.tool.name}"
-
-
-def _behind(call: InFlightCall) -> set[Identity]:
-    """Return the identities that make a call: its caller, and those that it forwards it for."""
-    makers = (call.caller.participant, *call.forwarded_for)
-    return {call.asked_for.identity, *(maker.identity for maker in makers)}
+def _may_see(participant: Participant, hold: CallHold) -> bool:
+    """Whether a participant may know of the toolkit. One in a process is in nobody's list."""
+    toolkit = hold.tool.toolkit
+    return toolkit is None or toolkit.is_visible_to(participant)
 
 
 def _lacking(participant: Participant, hold: CallHold) -> str:
     """Return what a participant lacks to settle a hold: a grant, or a word of `_WHY`."""
-    call = hold.call
-    if not call.toolkit.is_visible_to(participant):
+    if not _may_see(participant, hold):
         return "hidden"
     excluded = _excluded(participant, hold)
     if excluded:
         return excluded
-    names = call.definition.name, call.tool.name
+    tool = hold.tool
     named = [entry for entry in hold.approvers if entry != OTHERS]
-    if named and not _is_named(participant, named, call):
+    if named and not _is_named(participant, named, tool.owner):
         return "approvers"
-    covers_all = _patterns_of(participant.scope.approve_all).covers(*names)
-    is_own = participant.identity == call.asked_for.identity and OTHERS not in hold.approvers
+    covers_all = _patterns_of(participant.scope.approve_all).covers(*tool.names)
+    is_own = participant.identity == tool.asked_for and OTHERS not in hold.approvers
     if not named and not is_own:
         return "" if covers_all else "approve_all"
-    covers = covers_all or _patterns_of(participant.scope.approve).covers(*names)
+    covers = covers_all or _patterns_of(participant.scope.approve).covers(*tool.names)
     return "" if covers else "approve"
 
 
 def _excluded(participant: Participant, hold: CallHold) -> str:
     """Return why somebody may not settle a hold whatever its grants are; empty for most."""
-    call, identity = hold.call, participant.identity
-    if OTHERS in hold.approvers and identity in _behind(call):
+    identity, makers = participant.identity, hold.tool.makers
+    if OTHERS in hold.approvers and identity in makers:
         return OTHERS
     if participant.is_developer:  # one person tries all of it on one machine
         return ""
-    if identity == call.host.participant.identity:
+    if identity == hold.asker.participant.identity and not hold.is_own and hold.kind == "approve":
         return "host"
-    is_maker = identity in _behind(call) and identity != call.asked_for.identity
+    is_maker = identity in makers and identity != hold.tool.asked_for
     return "approve_own" if is_maker and not participant.scope.approve_own else ""
 
 
-def _is_named(participant: Participant, named: Iterable[str], call: InFlightCall) -> bool:
-    name = name_between(participant.identity, call.toolkit.owner.issuer)
+def _is_named(participant: Participant, named: Iterable[str], owner: Identity) -> bool:
+    name = name_between(participant.identity, owner.issuer)
     return f"name:{name}" in named or f"role:{participant.role}" in named
 
 
@@ -185,39 +181,48 @@ def _is_named(participant: Participant, named: Iterable[str], call: InFlightCall
 
 def describe_hold(hold: CallHold, issuers: Issuers, now: float) -> dict[str, Any]:
     """Describe a hold to those who may settle it, from the tables of the server alone."""
-    call = hold.call
-    owner = {"name": call.toolkit.owner.name, "issuer": call.toolkit.owner.issuer}
-    if alias := issuers.alias_before(call.toolkit.owner):
-        owner["alias"] = alias
+    tool = hold.tool
     shown: dict[str, Any] = {
         "id": hold.id,
         "kind": hold.kind,
-        "toolkit": call.definition.name,
-        "tool": call.tool.name,
-        "owner": owner,
-        "definition": call.definition.digest,
+        "toolkit": tool.names[0],
+        "tool": tool.names[1],
+        "owner": _named(tool.owner, issuers),
+        "definition": tool.definition,
         "digest": hold.digest,
-        "call_id": call.call_id,
-        "caller": call.caller.participant.describe(),
+        "asked_for": _named(tool.asked_for, issuers),
         "age_ms": int((now - hold.opened_at) * 1000),
         "outcome": hold.outcome,
     }
-    if call.principal is not None:
-        shown["on_behalf_of"] = call.principal.describe()
-    if call.forwarded_for:
-        shown["forwarded_for"] = [caller.describe() for caller in call.forwarded_for]
-    if call.purpose:
-        shown["purpose"] = call.purpose
+    if tool.caller is not None:
+        shown |= {"caller": tool.caller.describe(), "call_id": tool.call_id}
+    if hold.is_own:
+        shown["own"] = True
+    if tool.principal is not None:
+        shown["on_behalf_of"] = tool.principal.describe()
+    if tool.forwarded_for:
+        shown["forwarded_for"] = [caller.describe() for caller in tool.forwarded_for]
+    if tool.purpose:
+        shown["purpose"] = tool.purpose
     if hold.replaces:
         shown["replaces"] = hold.replaces
-    if hold.outcome == "open":
-        if hold.ends_at != inf:
-            shown["left_ms"] = max(0, int((hold.ends_at - now) * 1000))
-    elif hold.by is not None:
-        shown["by"] = hold.by
-        if hold.reason:
-            shown["reason"] = hold.reason
-    return shown
+    return shown | _standing(hold, now)
+
+
+def _standing(hold: CallHold, now: float) -> dict[str, Any]:
+    """Return how long an open hold waits, or who settled it."""
+    if not hold.ended:
+        return {} if hold.ends_at == inf else {"left_ms": max(0, int((hold.ends_at - now) * 1000))}
+    if hold.by is None:
+        return {}
+    return {"by": hold.by, "reason": hold.reason} if hold.reason else {"by": hold.by}
+
+
+def _named(identity: Identity, issuers: Issuers) -> dict[str, str]:
+    named = {"name": identity.name, "issuer": identity.issuer}
+    if alias := issuers.alias_before(identity):
+        named["alias"] = alias
+    return named
 
 
 @dataclass(slots=True, eq=False)
@@ -229,25 +234,24 @@ class RoomHolds:
     settled: dict[str, CallHold] = field(default_factory=dict)
     """By id, the first settled first."""
     last_number: int = 0
-    _of_caller: Counter[Identity] = field(default_factory=Counter)
-    _of_host: Counter[Identity] = field(default_factory=Counter)
+    _of_caller: Counter[Identity | None] = field(default_factory=Counter)
+    _of_asker: Counter[Identity] = field(default_factory=Counter)
 
-    def check_quotas(self, call: InFlightCall) -> None:
+    def check_quotas(self, tool: HeldTool, asker: Participant) -> None:
         """Refuse one more hold of a caller, a host or the room. Raises QuotaExceeded."""
-        caller, host = call.caller.participant.identity, call.host.participant.identity
+        caller = None if tool.caller is None else tool.caller.identity
         for used, most, whose in (
             (self._of_caller[caller], MAX_OF_CALLER, "calls of one caller"),
-            (self._of_host[host], MAX_OF_HOST, "calls at one host"),
+            (self._of_asker[asker.identity], MAX_OF_HOST, "calls at one host"),
             (len(self.open), MAX_OF_ROOM, "calls of one room"),
         ):
-            if used >= most:
+            if used >= most and (caller is not None or whose != "calls of one caller"):
                 text = f"{most} {whose} wait for a person already"
                 raise QuotaExceeded(text, executed="no", retry_after_s=_RETRY_AFTER_S)
 
     def begin(
         self,
         hold: CallHold,
-        keeper: HoldKeeper,
         now: float,
         *,
         is_entered: bool,
@@ -257,23 +261,23 @@ class RoomHolds:
 
         Args:
             hold: The hold.
-            keeper: Is told of the calls that it concerns.
             now: The time by the loop's clock.
             is_entered: Whether the function of the tool was entered before.
             has_settlers: Whether somebody in the room may settle it.
         """
-        call = hold.call
         self.open[hold.id] = hold
         self._count(hold, 1)
-        hold.replaces = self._lost_hold_of(call, now)
-        wait = _wait_of(call, keeper)
-        wait.hold = hold
-        if not is_entered:
-            wait.approval = Approval()
-        frames = []
-        for around in calls_around(call):
+        hold.replaces = self._lost_hold_of(hold, now)
+        frames: list[Outgoing] = []
+        hold.asker.asked[hold.request_id] = hold
+        if hold.call is not None:
+            wait = _wait_of(hold.call, hold.keeper)
+            wait.holds.append(hold)
+            if not (is_entered or hold.is_own):
+                wait.approval = Approval()
+        for around in calls_around(hold.call):
             if around.caller.reads_holds and not around.ended:
-                _stop(around, keeper, now)
+                _stop(around, hold.keeper, now)
                 hold.stopped.append(around)
                 data = _shown_to(around.caller.participant, hold, now)
                 if not has_settlers:
@@ -288,9 +292,9 @@ class RoomHolds:
         self.drop_old(now)
         self.settled[hold.id] = hold
         hold.outcome, hold.settled_at, hold.body = outcome, now, b""
-        wait = hold.call.wait
-        assert wait is not None, "it was made with the hold"
-        wait.hold = None
+        hold.asker.asked.pop(hold.request_id, None)
+        if hold.call is not None and hold.call.wait is not None:
+            hold.call.wait.holds.remove(hold)
         change = HoldChange([], [])
         for call in hold.stopped:
             if not call.ended or call is hold.call:
@@ -307,25 +311,26 @@ class RoomHolds:
             del self.settled[oldest.id]
 
     def _count(self, hold: CallHold, sign: int) -> None:
-        call = hold.call
-        for counts, whose in (
-            (self._of_caller, call.caller.participant.identity),
-            (self._of_host, call.host.participant.identity),
-        ):
-            counts[whose] += sign
-            if not counts[whose]:
-                del counts[whose]
-        call.host.usage.held_bytes += sign * len(hold.body)
+        caller, asker = hold.tool.caller, hold.asker.participant.identity
+        if caller is not None:
+            self._of_caller[caller.identity] += sign
+            if not self._of_caller[caller.identity]:
+                del self._of_caller[caller.identity]
+        self._of_asker[asker] += sign
+        if not self._of_asker[asker]:
+            del self._of_asker[asker]
+        hold.asker.usage.held_bytes += sign * len(hold.body)
 
-    def _lost_hold_of(self, call: InFlightCall, now: float) -> str:
+    def _lost_hold_of(self, hold: CallHold, now: float) -> str:
         """Return the hold of an earlier attempt of the call, whose host was lost meanwhile."""
-        caller = call.caller.participant.identity
+        tool = hold.tool
         self.drop_old(now)
-        for hold in reversed(self.settled.values()):
-            before = hold.call
-            is_attempt = before.call_id == call.call_id
-            if is_attempt and before.caller.participant.identity == caller:
-                return hold.id if hold.outcome == "lost" else ""
+        for former in reversed(self.settled.values()):
+            before = former.tool
+            is_attempt = bool(tool.call_id) and before.call_id == tool.call_id
+            if is_attempt and before.caller and tool.caller:
+                if before.caller.identity == tool.caller.identity:
+                    return former.id if former.outcome == "lost" else ""
         return ""
 
 
@@ -381,11 +386,10 @@ def _go_on(call: InFlightCall, now: float, change: HoldChange, data: dict[str, A
 
 def _shown_to(informed: Participant, hold: CallHold, now: float) -> dict[str, Any]:
     """Return what the caller of a call that waits, or around one that does, may know of that."""
-    held = hold.call
+    tool = hold.tool
     data: dict[str, Any] = {"hold": hold.id, "kind": hold.kind}
-    names = held.definition.name, held.tool.name
-    if held.toolkit.is_visible_to(informed) and informed.rights.may_read(*names):
-        data["tool"] = ".".join(names)
+    if _may_see(informed, hold) and informed.rights.may_read(*tool.names):
+        data["tool"] = tool.name
     if hold.ends_at != inf:
         data["left_ms"] = max(0, int((hold.ends_at - now) * 1000))
     if may_settle(informed, hold):

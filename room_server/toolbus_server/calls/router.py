@@ -502,10 +502,13 @@ class Router:
     def cancel(self, caller: Connection, cancel: Cancel) -> None:
         """End a call that its caller cancels; drop the frame if it is not in flight."""
         call = caller.calls.get(cancel.id)
-        if call is None:
+        if call is not None:
+            self._cancel(call, "the caller cancelled the call")
+        elif cancel.id in caller.asked:
+            hold = caller.asked[cancel.id]
+            hold.keeper.withdraw(hold)
+        else:
             self.dropped += 1
-            return
-        self._cancel(call, "the caller cancelled the call")
 
     def end_calls_of(self, connection: Connection) -> None:
         """End the calls of a connection that has closed: those it runs, and those it made.
@@ -516,6 +519,8 @@ class Router:
         made = [call for call in connection.calls.values() if call.host is not connection]
         self._ends.add(made, self._end_without_caller)
         self._ends.add(list(connection.dispatched.values()), self._end_without_host)
+        for hold in list(connection.asked.values()):
+            hold.keeper.withdraw(hold)
 
     def end_calls_at_once(self, connection: Connection) -> None:
         """Do so in one step: the connection, to another node, is used again."""

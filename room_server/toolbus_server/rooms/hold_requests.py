@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
-from itertools import chain
 from math import inf
 from typing import Any
 
-from toolbus.auth.grants import covers_topic
+from toolbus.auth.grants import covers_topic, is_tool_name, is_toolkit_name
 from toolbus.concurrency.timers import Deadlines
 from toolbus.errors import (
     AlreadyExists,
@@ -34,12 +33,14 @@ from toolbus_server import identity_usage
 from toolbus_server.calls.call_state import (
     CallHold,
     Connection,
+    HeldTool,
     HoldOutcome,
     InFlightCall,
     RoutedRoom,
 )
 from toolbus_server.calls.delegation import has_authority
 from toolbus_server.calls.holds import (
+    MAX_PURPOSE_CHARS,
     OTHERS,
     HoldChange,
     RoomHolds,
@@ -60,7 +61,7 @@ from toolbus_server.registry.call_checks import (
     read_cursor,
     read_option,
 )
-from toolbus_server.registry.models import Participant
+from toolbus_server.registry.models import Identity, Participant
 from toolbus_server.rooms.event_feed import EventFeeds
 from toolbus_server.rooms.scheduling import Walk, pack_reply
 
@@ -75,8 +76,11 @@ MAX_REASON_CHARS = 2_000
 MAX_RULES_BYTES = 64 * 1024
 """The rules that are granted with an approval; each has a pattern of at most 4 KiB."""
 _DIGEST_BYTES = 32
-_KINDS = ("approve",)
-_OUTCOMES: Mapping[str, HoldOutcome] = {"approve": "approved", "deny": "denied"}
+_OUTCOMES: Mapping[str, Mapping[str, HoldOutcome]] = {
+    "approve": {"approve": "approved", "deny": "denied"},
+    "granted": {"take_back": "taken_back"},
+}
+"""What follows from each decision about a hold, by its kind."""
 _NOT_HERE = "approvals do not work on servers with Redis yet"
 
 
@@ -101,31 +105,34 @@ class HoldRequests:
         # Few rooms have a call that ever waits.
         return Deadlines(self._loop, self._expire)
 
-    # Holds of hosts
+    # Those who ask
 
-    def hold(self, host: Connection, request: Hold) -> None:
-        """Let a call wait for a person; its host is answered with the decision, later.
+    def hold(self, asker: Connection, request: Hold) -> None:
+        """Let something wait for a person; who asks is answered with the decision, later.
 
         Raises:
             Unavailable: Other nodes share the room.
             PermissionDenied: The call is not one that the participant runs.
+            NotFound: There is no such toolkit or tool.
             InvalidArguments: A field is invalid, or the call waits already.
             TooLarge: There is more to show than fits.
             QuotaExceeded: Too many calls wait.
             ApprovalExpired: The call may not wait at all.
         """
         self._check_alone()
-        call = self._held_call(host, request)
+        _check_fields(request)
+        call = _call_of(asker, request)
+        is_own = request.kind == "approve" and "tool" in request.options
+        tool = self._tool_of(asker, request, call)
         is_entered = read_option(request.options, "entered", bool) is True
-        if call.streams is not None and self._router.streams.has_sent(call.streams):
-            is_entered = True
-        approvers = self._read_approvers(host, request.options)
-        self._holds.check_quotas(call)
-        usage = host.usage
-        if usage.held_bytes + len(request.body) > identity_usage.MAX_HELD_BYTES:
+        if call is not None and call.streams is not None:
+            is_entered = is_entered or self._router.streams.has_sent(call.streams)
+        approvers = self._read_approvers(asker, request.options)
+        self._holds.check_quotas(tool, asker.participant)
+        if asker.usage.held_bytes + len(request.body) > identity_usage.MAX_HELD_BYTES:
             raise QuotaExceeded("too much waits for persons at the hosts of this identity")
         now = self._loop.time()
-        ends_at = now + _waiting_s(call, request.options)
+        ends_at = now + _waiting_s(call, request)
         if ends_at <= now:
             raise ApprovalExpired("the call does not wait for a person", executed="no")
         ends_at = min([ends_at, *_deadlines_of(call)])
@@ -133,9 +140,13 @@ class HoldRequests:
         hold = CallHold(
             id=secrets.token_hex(8),
             number=self._holds.last_number,
+            keeper=self,
             kind=request.kind,
-            call=call,
+            tool=tool,
+            asker=asker,
             request_id=request.id,
+            call=call,
+            is_own=is_own,
             digest=request.digest,
             body=request.body,
             approvers=approvers,
@@ -143,29 +154,51 @@ class HoldRequests:
             ends_at=ends_at,
         )
         has_settlers = any(may_settle(who, hold) for who in self._candidates(hold))
-        self._send(
-            self._holds.begin(hold, self, now, is_entered=is_entered, has_settlers=has_settlers)
-        )
+        self._send(self._holds.begin(hold, now, is_entered=is_entered, has_settlers=has_settlers))
         if ends_at != inf:
             self._timers.add(ends_at, hold)
         self._publish("hold_added", hold)
 
-    def _held_call(self, host: Connection, request: Hold) -> InFlightCall:
-        """Return the call that is to wait, of a request whose fields are valid."""
-        if request.kind not in _KINDS:
-            raise bad_option("kind", f"must be one of {', '.join(_KINDS)}")
-        if len(request.digest) != _DIGEST_BYTES:
-            raise bad_option("digest", f"must have {_DIGEST_BYTES} bytes")
-        if len(request.body) > MAX_BODY_BYTES:
-            size = len(request.body)
-            text = f"{size} bytes would have to be shown to a person, at most {MAX_BODY_BYTES} can"
-            raise TooLarge(text, executed="no")
-        call = None if request.dispatch is None else host.dispatched.get(request.dispatch)
-        if call is None or call.patterns is not None:
-            raise PermissionDenied("the call is not in flight on this connection")
-        if call.wait is not None and call.wait.hold is not None:
-            raise bad_option("dispatch", "waits for a person already")
-        return call
+    def _tool_of(self, asker: Connection, request: Hold, call: InFlightCall | None) -> HeldTool:
+        """Return what a request is about: the call that the asker runs, or one that it makes."""
+        options, state = request.options, self._room.state
+        name = read_option(options, "tool", str)
+        if name is None:
+            return _tool_of_call(call)
+        toolkit_name, _, tool_name = name.partition(".")
+        definition = read_option(options, "definition", str) or ""
+        if not (is_toolkit_name(toolkit_name) and is_tool_name(tool_name)) or len(definition) > 64:
+            raise bad_option("tool", "must be toolkit.tool, with the digest of its definition")
+        names, identity = (toolkit_name, tool_name), asker.participant.identity
+        if request.kind == "granted":
+            public = read_option(options, "public", bool) is True
+            toolkit = state.own(identity, toolkit_name, public)
+            if toolkit is None:
+                raise NotFound("this participant hosts no such toolkit")
+            asked_for = [read_option(options, key, str) or "" for key in ("issuer", "name")]
+            return HeldTool(toolkit, names, identity, definition, None, Identity(*asked_for))
+        toolkit, owner = None, identity
+        if not read_option(options, "local", bool):
+            named = read_option(options, "participant", str)
+            toolkit = state.resolve(asker.participant, toolkit_name, named)
+            owner = toolkit.owner
+            if toolkit.serving.definition.tool(tool_name) is None:
+                raise NotFound(f"tool {name} not found")
+        principal = None if call is None else call.asked_for
+        if principal is not None and principal.identity == identity:
+            principal = None
+        purpose = read_option(options, "purpose", str) or ""
+        return HeldTool(
+            toolkit,
+            names,
+            owner,
+            definition,
+            asker.participant,
+            identity if principal is None else principal.identity,
+            principal,
+            call_id=(read_option(options, "call_id", str) or "")[:64],
+            purpose=purpose[:MAX_PURPOSE_CHARS],
+        )
 
     def _read_approvers(self, host: Connection, options: Mapping[str, Any]) -> tuple[str, ...]:
         given = read_option(options, "approvers", list) or []
@@ -174,10 +207,13 @@ class HoldRequests:
         identity = host.participant.identity
         return tuple(self._room.state.issuers.read_share(entry, identity) for entry in given)
 
-    def _candidates(self, hold: CallHold) -> Iterable[Participant]:
+    def _candidates(self, hold: CallHold) -> Iterator[Participant]:
         """Return those of whom one may settle a hold, the likely ones first."""
         state = self._room.state
-        return chain(state.participants_of(hold.call.asked_for.identity), state.participants(None))
+        yield from state.participants_of(hold.tool.asked_for)
+        for participant in state.participants(None):  # there may be 10,000 without such a grant
+            if participant.scope.approve_all or (hold.approvers and participant.scope.approve):
+                yield participant
 
     def _check_alone(self) -> None:
         if self._room.replication is not None:
@@ -191,25 +227,25 @@ class HoldRequests:
         self._end(hold, "expired", failed(hold.request_id, error))
 
     def call_ended(self, call: InFlightCall) -> None:
-        """End the hold of a call that has ended, before its caller gets the end."""
+        """End the holds of a call that has ended, before its caller gets the end."""
         wait = call.wait
         assert wait is not None, "it has waited for a person"
         if wait.within is not None and wait.within.wait is not None:
             wait.within.wait.begun.pop(call, None)
-        if wait.hold is not None:
-            self._end_with_call(wait.hold)
+        for hold in list(wait.holds):
+            self.withdraw(hold)
 
-    def _end_with_call(self, hold: CallHold) -> None:
+    def withdraw(self, hold: CallHold) -> None:
+        """End a hold because who asks does not wait for its answer any more."""
         outcome: HoldOutcome = "cancelled"
         error: RoomException = Cancelled("the call has ended", executed="no")
-        if not hold.call.host.participant.is_present:
+        if not hold.asker.participant.is_present:
             outcome, error = "lost", HostLost("the host disconnected", executed="no")
         self._end(hold, outcome, failed(hold.request_id, error))
 
     def _end(self, hold: CallHold, outcome: HoldOutcome, reply: Frame, ticket: Any = None) -> None:
-        host = hold.call.host
         self._send(self._holds.settle(hold, outcome, self._loop.time()))
-        host.port.send_message(encode(reply), ticket)
+        hold.asker.port.send_message(encode(reply), ticket)
         self._publish("hold_settled", hold)
 
     def call_began(self, call: InFlightCall, parent: InFlightCall) -> None:
@@ -225,7 +261,8 @@ class HoldRequests:
             self._router.resume(call)
 
     def _publish(self, name: str, hold: CallHold) -> None:
-        self._feeds.publish_hold(name, hold)
+        if hold.kind == "approve":
+            self._feeds.publish_hold(name, hold)
 
     # Those who settle
 
@@ -245,6 +282,7 @@ class HoldRequests:
         if wanted is not None:
             hold = self._found(participant, wanted)
             return {"hold": self._described(hold) | _asked(hold)}
+        kind = read_option(options, "kind", str) or "approve"
         with_settled = read_option(options, "settled", bool)
         limit, after = page_limit(options), read_cursor(options, (int,))
         page: list[dict[str, Any]] = []
@@ -258,7 +296,7 @@ class HoldRequests:
             yield
             if after is not None and hold.number <= after[0]:
                 continue
-            if (hold.ended and not with_settled) or not may_settle(participant, hold):
+            if hold.kind != kind or not may_settle(participant, hold):
                 continue
             if page and (len(page) == limit or size > MAX_PAGE_BYTES):
                 return {"holds": page, "cursor": cursor_text((last,))}
@@ -301,13 +339,13 @@ class HoldRequests:
         participant = connection.participant
         hold = self._found(participant, request.hold)
         answer = self._read_answer(participant, hold, request)
-        if not hold.ended and not has_authority(self._room, hold.call):
-            self._end_with_call(hold)  # its end waits for its turn
+        if not hold.ended and not (hold.call is None or has_authority(self._room, hold.call)):
+            self.withdraw(hold)  # the end of the call waits for its turn
         if hold.ended:
             if hold.settler == participant.identity and hold.answer == answer:
                 return {"outcome": hold.outcome}
             raise _settled_error(hold)
-        outcome = _OUTCOMES[request.decision]
+        outcome = _OUTCOMES[hold.kind][request.decision]
         hold.by, hold.settler, hold.answer = participant.describe(), participant.identity, answer
         decision: dict[str, Any] = {"outcome": outcome, "by": hold.by}
         if outcome == "denied":
@@ -316,7 +354,7 @@ class HoldRequests:
             if option in request.options:
                 decision[option] = request.options[option]
         reply = Result(hold.request_id, pack_reply(decision))
-        wait = hold.call.wait
+        wait = None if hold.call is None or hold.is_own else hold.call.wait
         ticket = wait.approval if wait is not None and outcome == "approved" else None
         self._end(hold, outcome, reply, ticket)
         return {"outcome": outcome}
@@ -325,25 +363,24 @@ class HoldRequests:
         self, participant: Participant, hold: CallHold, request: Settle
     ) -> tuple[Any, ...]:
         options = request.options
-        if request.decision not in _OUTCOMES:
-            raise bad_option("decision", f"must be one of {', '.join(_OUTCOMES)}")
+        decisions = _OUTCOMES[hold.kind]
+        if request.decision not in decisions:
+            raise bad_option("decision", f"must be one of {', '.join(decisions)}")
         reason = read_option(options, "reason", str)
         arguments = read_option(options, "arguments", bytes)
         rules = read_option(options, "rules", bytes)
         if reason is not None and len(reason) > MAX_REASON_CHARS:
             raise bad_option("reason", f"must have at most {MAX_REASON_CHARS} characters")
-        if request.decision == "deny" and (arguments is not None or rules is not None):
-            raise bad_option("decision", "deny has a reason, neither arguments nor rules")
+        if request.decision != "approve" and (arguments is not None or rules is not None):
+            raise bad_option("decision", "must be approve, with arguments or rules")
         if rules is not None and len(rules) > MAX_RULES_BYTES:
             raise bad_option("rules", f"must have at most {MAX_RULES_BYTES} bytes")
         if arguments is not None and len(arguments) > MAX_BODY_BYTES:
             raise TooLarge(f"changed arguments have at most {MAX_BODY_BYTES} bytes", executed="no")
         if request.digest != hold.digest:
             raise bad_option("digest", "is not that of what this approval is about")
-        call = hold.call
-        names = call.definition.name, call.tool.name
-        if arguments is not None and not participant.may_call(*names):
-            text = f"no grant to call {'.'.join(names)}, and so to change what it is called with"
+        if arguments is not None and not participant.may_call(*hold.tool.names):
+            text = f"no grant to call {hold.tool.name}, and so to change what it is called with"
             raise PermissionDenied(text, details={"grant": "agents.call"})
         return request.decision, reason, arguments, rules
 
@@ -362,15 +399,58 @@ def _is_approver(entry: object) -> bool:
     return entry == OTHERS or (kind in ("name", "role") and 0 < len(name) <= 256)
 
 
-def _waiting_s(call: InFlightCall, options: Mapping[str, Any]) -> float:
+def _check_fields(request: Hold) -> None:
+    """Raise `InvalidArguments` or `TooLarge` for a field that is invalid by itself."""
+    if request.kind not in _OUTCOMES:
+        raise bad_option("kind", f"must be one of {', '.join(_OUTCOMES)}")
+    if len(request.digest) != _DIGEST_BYTES:
+        raise bad_option("digest", f"must have {_DIGEST_BYTES} bytes")
+    if len(request.body) > MAX_BODY_BYTES:
+        size = len(request.body)
+        text = f"{size} bytes would have to be shown to a person, at most {MAX_BODY_BYTES} can"
+        raise TooLarge(text, executed="no")
+    if request.dispatch is None and "tool" not in request.options:
+        raise bad_option("tool", "must be given where no call waits")
+
+
+def _call_of(asker: Connection, request: Hold) -> InFlightCall | None:
+    """Return the call that is to wait, or within which the asker asks; None if there is none."""
+    if request.dispatch is None:
+        return None
+    call = asker.dispatched.get(request.dispatch)
+    if call is None or call.patterns is not None or request.kind != "approve":
+        raise PermissionDenied("the call is not in flight on this connection")
+    if call.wait is not None and "tool" not in request.options:
+        if not all(hold.is_own for hold in call.wait.holds):
+            raise bad_option("dispatch", "waits for a person already")
+    return call
+
+
+def _tool_of_call(call: InFlightCall | None) -> HeldTool:
+    assert call is not None, "a hold names a call or a tool"
+    return HeldTool(
+        call.toolkit,
+        (call.definition.name, call.tool.name),
+        call.toolkit.owner,
+        call.definition.digest,
+        call.caller.participant,
+        call.asked_for.identity,
+        call.principal,
+        call.forwarded_for,
+        call.call_id,
+        call.purpose,
+    )
+
+
+def _waiting_s(call: InFlightCall | None, request: Hold) -> float:
     """Return how long a call may wait: as its host, and each caller around it, at most allow."""
-    most = min(around.approval_s for around in calls_around(call))
-    if read_option(options, "approval_ms", int) is None:
+    most = min((around.approval_s for around in calls_around(call)), default=inf)
+    if read_option(request.options, "approval_ms", int) is None:
         return most
-    return min(most, approval_seconds(options))
+    return min(most, approval_seconds(request.options))
 
 
-def _deadlines_of(call: InFlightCall) -> Iterable[float]:
+def _deadlines_of(call: InFlightCall | None) -> Iterable[float]:
     """Yield the deadlines that go on: those of calls whose callers are not told of holds."""
     return (around.deadline_at for around in calls_around(call) if not around.caller.reads_holds)
 

@@ -59,6 +59,7 @@ from toolbus.wire import (
     Cancel,
     Describe,
     Frame,
+    Hold,
     RequestId,
     Result,
     decode_from_client,
@@ -178,6 +179,25 @@ class Caller:
         finally:
             self._pending.remove(request)
         return await read_reply(result)
+
+    async def ask_person(self, *fields: Any) -> dict[str, Any]:
+        """Send a `Hold` with these fields on the current connection; return the decision.
+
+        If this task is cancelled, the question is withdrawn.
+
+        Raises what the server refuses it with, `ApprovalExpired`, and `Unavailable` at a server
+        that knows no such question.
+        """
+        if not self.can_hold:
+            raise holds_unknown_error()
+        request = self._pending.open(inf)
+        if not self._send(request, Hold(RequestId(request.id), *fields)):
+            raise ConnectionLost("the connection was lost", executed="no")
+        try:
+            return await read_reply(await request.future)
+        finally:
+            if self._pending.remove(request) and request.written:
+                request.websocket.send_message(encode(Cancel(RequestId(request.id), "cancelled")))
 
     async def describe(
         self, toolkit: str, participant: str | None, known: str | None = None

@@ -26,7 +26,6 @@ from toolbus.chunks.chunk_sender import OutgoingConnection
 from toolbus.chunks.chunk_types import Chunk, EmptyChunk, FileChunk, MixedChunk, fitting
 from toolbus.chunks.receive_credit import BufferBudget
 from toolbus.chunks.result_parts import LARGE_RESULT_BYTES
-from toolbus.client.caller import holds_unknown_error
 from toolbus.concurrency.tasks import raise_error
 from toolbus.errors import (
     Cancelled,
@@ -36,6 +35,7 @@ from toolbus.errors import (
     NoHost,
     Overloaded,
     RoomException,
+    Unavailable,
 )
 from toolbus.forked_children import end_child
 from toolbus.hosting.fair_slots import MAX_IN_FLIGHT, CallsAside, FairSlots, HeldSlots
@@ -96,13 +96,13 @@ if TYPE_CHECKING:  # few tools ask a person
     from toolbus.tools.approvals import ApprovalDecision, ApprovalDemand
     from toolbus.tools.execution import Identity
 
-__all__ = ["AskServer", "Runner"]
+__all__ = ["AskPerson", "Runner"]
 
 _logger = bounded_logger(__name__)
 
 _RETRY_AFTER_S = 0.1
 _STOP_TIMEOUT_S = 2.0
-AskServer: TypeAlias = Callable[..., Awaitable[dict[str, Any]]]
+AskPerson: TypeAlias = Callable[..., Awaitable[dict[str, Any]]]
 """Sends a `Hold`, whose fields it gets, and returns the body of its reply."""
 
 
@@ -124,7 +124,7 @@ class Runner:
     __slots__ = (
         "_abandoned",
         "_aside",
-        "_ask_server",
+        "_ask_person",
         "_calls",
         "_connection_number",
         "_context",
@@ -178,7 +178,7 @@ class Runner:
         self._calls: dict[int, HostedCall] = {}
         self._running: set[HostedCall] = set()
         self._sends_parts = False
-        self._ask_server: AskServer | None = None
+        self._ask_person: AskPerson | None = None
         self._aside = CallsAside()
         self._returning: deque[tuple[HostedCall, asyncio.Future[None]]] = deque()
         self._abandoned: set[asyncio.Task[None]] = set()
@@ -200,18 +200,14 @@ class Runner:
         room_of: Callable[[int, CallTime], CallRoom],
         *,
         sends_parts: bool,
-        ask_server: AskServer | None,
+        ask_person: AskPerson | None = None,
     ) -> Runner:
-        """Make a runner for another connection with the same toolkits within the same limits.
-
-        `ask_server` sends the question whether a call may run; None if the server knows no such
-        question.
-        """
+        """Make a runner for another connection with the same toolkits within the same limits."""
         other = copy(self)
         other.connection, other.room_of = connection, room_of
         other._calls, other.input_budget = {}, BufferBudget()
         other._connection_number = self.definitions.add_connection(connection)
-        other._sends_parts, other._ask_server = sends_parts, ask_server
+        other._sends_parts, other._ask_person = sends_parts, ask_person
         return other
 
     @property
@@ -289,12 +285,12 @@ class Runner:
         Raises `Unavailable` at an older server, `TooLarge` for what is too much to be shown, and
         what the server refuses the question with; executed "no".
         """
-        if self._ask_server is None:
-            raise holds_unknown_error()
+        if self._ask_person is None:
+            raise Unavailable("this host has no connection", executed="no", retryable=False)
         demanded = demand.to_wire(call.hosted.digest)
         with self._aside.waiting(call.identity):
             self._admit_returning()
-            reply = await self._ask_server(call.dispatch.id, *demanded)
+            reply = await self._ask_person(call.dispatch.id, *demanded)
         from toolbus.tools.approvals import decision_of
 
         return decision_of(reply)

@@ -17,7 +17,6 @@ import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from math import inf
 from typing import TYPE_CHECKING, Any, Literal
 
 from msgspec.structs import replace
@@ -45,7 +44,6 @@ from toolbus.telemetry.tracing import Tracing
 from toolbus.tools.call_room import CallRoom
 from toolbus.tools.tool_run import Participant
 from toolbus.wire import (
-    HOLDS_VERSION,
     AssessDispatch,
     Cancel,
     Credit,
@@ -54,7 +52,6 @@ from toolbus.wire import (
     Event,
     Failed,
     Held,
-    Hold,
     Input,
     Notice,
     Progress,
@@ -358,11 +355,7 @@ class RoomConnection:
             connection.websocket,
             partial(self._make_room, self, caller),
             sends_parts=connection.version >= PARTS_VERSION,
-            ask_server=(
-                partial(caller.ask, Hold, deadline_at=inf)
-                if connection.version >= HOLDS_VERSION
-                else None
-            ),
+            ask_person=caller.ask_person,
         )
         self._runners[connection] = runner
         pending = self._pending

@@ -82,7 +82,7 @@ class ScriptedPeer:
             tracing=tracing,
             connection=self.wire,
             max_in_flight=max_in_flight,
-        ).for_connection(self.wire, self._room_of, sends_parts=reads_parts, ask_server=None)
+        ).for_connection(self.wire, self._room_of, sends_parts=reads_parts)
 
     def _room_of(self, call: int, time: CallTime) -> Any:
         self.rooms.append((call, time.ends_at))
