@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from toolbus.auth.participant_names import full_name
 from toolbus.client.input_sender import invalid_option
 from toolbus.errors import InvalidResult
 from toolbus.permissions.plain import rule_from_plain, rule_to_plain
@@ -49,15 +50,20 @@ class HoldInfo:
     """The tool, written `toolkit.tool`."""
     owner: str
     """The identity that hosts the toolkit; `alias/name` beside other issuers."""
-    caller: Participant
-    """Who makes the call."""
+    asked_for: str
+    """For whom the call is made: its principal, else its caller; `alias/name` beside others."""
     definition: str
     """The digest of the definition of the toolkit."""
     digest: bytes
     """SHA-256 of `definition` and the packed arguments: what an approval is about."""
-    call_id: str
-    """The id of the call, the same for every attempt."""
     kind: str = "approve"
+    """"approve", or "granted" for a rule that a person has granted, which may be taken back."""
+    caller: Participant | None = None
+    """Who makes the call; None for a granted rule."""
+    call_id: str = ""
+    """The id of the call, the same for every attempt."""
+    is_own: bool = False
+    """Whether its caller asks itself, before it makes the call; else the host asks that runs it."""
     on_behalf_of: Participant | None = None
     """For whom the call is made, if that is not its caller."""
     forwarded_for: tuple[Participant, ...] = ()
@@ -90,33 +96,39 @@ class HoldInfo:
 
         Raises `InvalidResult` if what its host asks cannot be read, or is not what would run.
         """
-        left_ms, by, behalf = data.get("left_ms"), data.get("by"), data.get("on_behalf_of")
-        owner = data["owner"]
-        alias = owner.get("alias", "")
+        left_ms = data.get("left_ms")
         return cls(
             id=data["id"],
             toolkit=data["toolkit"],
             tool=f"{data['toolkit']}.{data['tool']}",
-            owner=f"{alias}/{owner['name']}" if alias else owner["name"],
-            caller=_participant(data["caller"]),
+            owner=_name(data["owner"]),
+            asked_for=_name(data["asked_for"]),
             definition=data["definition"],
             digest=data["digest"],
-            call_id=data["call_id"],
             kind=data["kind"],
-            on_behalf_of=None if behalf is None else _participant(behalf),
-            forwarded_for=tuple(map(_participant, data.get("forwarded_for", ()))),
+            caller=_participant(data.get("caller")),
+            call_id=data.get("call_id", ""),
+            is_own=data.get("own") is True,
+            on_behalf_of=_participant(data.get("on_behalf_of")),
+            forwarded_for=tuple(filter(None, map(_participant, data.get("forwarded_for", ())))),
             purpose=data.get("purpose", ""),
             age_s=data["age_ms"] / 1000,
             left_s=None if left_ms is None else left_ms / 1000,
             outcome=data["outcome"],
-            by=None if by is None else _participant(by),
+            by=_participant(data.get("by")),
             reason=data.get("reason", ""),
             replaces=data.get("replaces", ""),
-            body=_body(data) if "body" in data else None,
+            body=_body(data) if "body" in data and data["kind"] == "approve" else None,
         )
 
 
-def _participant(facts: Mapping[str, Any]) -> Participant:
+def _name(identity: Mapping[str, Any]) -> str:
+    return full_name(identity["name"], identity.get("alias", ""))
+
+
+def _participant(facts: Mapping[str, Any] | None) -> Participant | None:
+    if facts is None:
+        return None
     return Participant(
         facts["id"], facts["name"], facts["role"], facts["issuer"], facts.get("alias", "")
     )
