@@ -427,6 +427,8 @@ def _assessment_lines(assessment: Assessment) -> Iterator[str]:
         yield f"it passes the call on to {one_line(assessment.reaches)}"
     if assessment.refusal:
         yield f"the policy of its host refuses the call: {one_line(assessment.refusal)}"
+    elif assessment.asks:
+        yield f"its host would ask a person first: {one_line(assessment.asks)}"
     elif assessment.behavior == "deny":
         yield "no policy of its host enforces that: only callers with permissions are bound by it"
     for rule in assessment.suggestions:
