@@ -183,11 +183,12 @@ class Caller:
     async def ask_person(self, *fields: Any) -> dict[str, Any]:
         """Send a `Hold` with these fields on the current connection; return the decision.
 
-        If this task is cancelled, the question is withdrawn.
+        A lost connection is waited for. If this task is cancelled, the question is withdrawn.
 
         Raises what the server refuses it with, `ApprovalExpired`, and `Unavailable` at a server
         that knows no such question.
         """
+        await self._wait_until_ready(self._loop.time() + DEFAULT_TIMEOUT_S)
         if not self.can_hold:
             raise holds_unknown_error()
         request = self._pending.open(inf)

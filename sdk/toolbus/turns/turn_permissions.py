@@ -221,6 +221,10 @@ class TurnDecision(CallDecision):
 
     async def ask(self, judged: Judged) -> ApprovalDecision:
         call, tool = self._call, self._call.entry.info
+        if self._approvals.is_in_room:
+            room = self._facts.view(None)
+            assert room is not None, "as the options were checked"
+            return await self._approvals.ask_in_room(room, call, judged)
         request = ApprovalRequest(
             use=call.use or ToolUse(call.id, tool.name, unpack_body(judged.packed)),
             tool=tool,
