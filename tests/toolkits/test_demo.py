@@ -93,7 +93,7 @@ def test_every_scene_of_the_demo_has_the_expected_result(
 ) -> None:
     assert completed.returncode == 0, completed.stdout + completed.stderr
     assert completed.stderr == ""
-    assert completed.stdout.count("✓ result") == 14
+    assert completed.stdout.count("✓ result") == 15
     assert "✗" not in completed.stdout
 
 
