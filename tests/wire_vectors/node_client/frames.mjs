@@ -29,7 +29,8 @@ const TABLE = [
   [23, "assess", [CLIENT], `${CALL} timeout_ms:int? arguments:bin options:map? patterns:list`],
   [24, "assess_dispatch", [SERVER],
     `${CALL} remaining_ms:int? arguments:bin header:map patterns:list`],
-  [25, "hold", [CLIENT], "id:int dispatch:int? kind:str digest:bin body:bin options:map"],
+  // Its `kind` has another name here, where a frame's own is called so.
+  [25, "hold", [CLIENT], "id:int dispatch:int? asks:str digest:bin body:bin options:map"],
   [26, "held", [SERVER], "id:int data:map"],
   [27, "resumed", [SERVER], "id:int waited_ms:int data:map"],
   [32, "register", [CLIENT], "id:int manifest:bin options:map"],
