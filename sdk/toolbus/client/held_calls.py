@@ -21,7 +21,8 @@ class HeldCall:
     id: str
     """The id of the approval, as `Room.approve` takes it."""
     tool: str = ""
-    """The tool that waits, `toolkit.tool`; empty if this participant may not know it."""
+    """The tool that waits, `toolkit.tool`; empty if this participant may not know it, and like all
+    that follows but `outcome` when it does not wait any more."""
     may_settle: bool = False
     """Whether this participant may approve or deny it."""
     nobody: bool = False
