@@ -113,10 +113,10 @@ def refusal_of(participant: Participant, hold: CallHold) -> PermissionDenied | N
 
     Its host and those behind the call know of it. To others there is no such hold.
     """
-    lacking = _lacking(participant, hold)
     knows = participant.identity in {hold.asker.participant.identity, *hold.tool.makers}
     if not knows or not _may_see(participant, hold):
         return None
+    lacking = _lacking(participant, hold)
     text = _WHY[lacking].format(tool=hold.tool.name)
     return PermissionDenied(text, details={"grant": lacking} if lacking in _GRANTS else {})
 
@@ -129,7 +129,6 @@ _WHY = {
     "host": "the host of {tool} may not approve its calls: only a token of a development key may",
     OTHERS: "{tool} is approved by others than those who make the call, or whom it is made for",
     "approvers": "the host of {tool} has named who approves its calls",
-    "hidden": "the toolkit of {tool} is not visible",
 }
 
 
@@ -236,25 +235,26 @@ class RoomHolds:
     settled: dict[str, CallHold] = field(default_factory=dict)
     """By id, the first settled first."""
     last_number: int = 0
-    _of_caller: Counter[Identity | None] = field(default_factory=Counter)
+    _of_caller: Counter[Identity] = field(default_factory=Counter)
     _of_asker: Counter[tuple[Identity, bool]] = field(default_factory=Counter)
     """By host: its calls, and its granted rules (True)."""
     _of_room: Counter[bool] = field(default_factory=Counter)
 
     def check_quotas(self, tool: HeldTool, asker: Participant) -> None:
         """Refuse one more hold of a caller, a host or the room. Raises QuotaExceeded."""
-        caller = None if tool.caller is None else tool.caller.identity
         # Rules that were granted take no places of calls, nor the other way round.
-        is_rule = caller is None
+        is_rule = tool.caller is None
         what, verb = ("rules", "are listed") if is_rule else ("calls", "wait for a person")
-        for used, most, whose in (
-            (self._of_caller[caller], MAX_OF_CALLER, "of one caller"),
+        quotas = [
             (self._of_asker[asker.identity, is_rule], MAX_OF_HOST, "at one host"),
             (self._of_room[is_rule], MAX_OF_ROOM, "of one room"),
-        ):
+        ]
+        if tool.caller is not None:
+            quotas.append((self._of_caller[tool.caller.identity], MAX_OF_CALLER, "of one caller"))
+        for used, most, whose in quotas:
             if used >= most:
                 text = f"{most} {what} {whose} {verb} already"
-                raise QuotaExceeded(text, executed="no", retry_after_s=_RETRY_AFTER_S)
+                raise QuotaExceeded(text, retry_after_s=_RETRY_AFTER_S)
 
     def begin(
         self,
@@ -297,10 +297,10 @@ class RoomHolds:
         del self.open[hold.id]
         self._count(hold, -1)
         self.drop_old(now)
-        if hold.kind == "approve" or outcome == "taken_back":
+        if hold.kind == "approve" or outcome == "taken_back":  # an answer that may come again
             self.settled[hold.id] = hold
         hold.outcome, hold.settled_at, hold.body = outcome, now, b""
-        hold.asker.asked.pop(hold.request_id, None)
+        del hold.asker.asked[hold.request_id]
         if hold.call is not None and hold.call.wait is not None:
             hold.call.wait.holds.remove(hold)
         change = HoldChange([], [])
@@ -308,6 +308,7 @@ class RoomHolds:
             if not call.ended or call is hold.call:
                 _go_on(call, now, change, {"hold": hold.id, "outcome": outcome})
         hold.stopped.clear()
+        hold.call = None  # a call that has ended is not held in memory for `SETTLED_S`
         return change
 
     def drop_old(self, now: float) -> None:
@@ -380,7 +381,8 @@ def _go_on(call: InFlightCall, now: float, change: HoldChange, data: dict[str, A
         waited_s = now - wait.since
         call.deadline_at += waited_s
         if call.streams is not None:
-            call.streams.active_at += waited_s
+            # What was silent before goes on to count; what moved meanwhile has moved just now.
+            call.streams.active_at = min(call.streams.active_at, wait.since) + waited_s
         change.resumed.append(call)
     # A call that has ended is sent this before its end, as a retry of it goes by the new deadline.
     resumed = Resumed(call.request_id, ceil(waited_s * 1000), data)
