@@ -46,6 +46,7 @@ from toolbus.tools.toolkit import MAX_MIXED_BYTES, MAX_RESULT_BYTES, failure_of
 from toolbus.wire import BadBody, pack_body
 
 if TYPE_CHECKING:  # most calls are neither recorded nor traced
+    from toolbus.permissions.granted_permissions import GrantedPermissions
     from toolbus.records.recording import Recording
     from toolbus.telemetry.turn_spans import TurnCallSpan
     from toolbus.tools.approvals import ApprovalDecision, ApprovalDemand, ApprovalState
@@ -253,6 +254,10 @@ class Judge(Protocol):
     @property
     def workdirs(self) -> tuple[str, ...]:
         """The working directories, as tools in this process get them."""
+
+    @property
+    def grants(self) -> GrantedPermissions:
+        """What people have granted in the state of the turn."""
 
     async def permitted(self, call: TurnCall, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments to run a call with, or raise why it may not run."""
@@ -497,6 +502,7 @@ class LocalDispatch:
         inner.left_s, inner.within = call.left_s, call
         if call.judge is not None:
             inner.workdirs = call.judge.workdirs
+            inner.granted = call.judge.grants
             inner.enforces_approval = False  # the permissions of the turn have decided about it
             inner.asks = partial(call.judge.ask_for_host, call)
         if source is None:
