@@ -113,10 +113,10 @@ def refusal_of(participant: Participant, hold: CallHold) -> PermissionDenied | N
 
     Its host and those behind the call know of it. To others there is no such hold.
     """
-    lacking = _lacking(participant, hold)
     knows = participant.identity in {hold.asker.participant.identity, *hold.tool.makers}
     if not knows or not _may_see(participant, hold):
         return None
+    lacking = _lacking(participant, hold)
     text = _WHY[lacking].format(tool=hold.tool.name)
     return PermissionDenied(text, details={"grant": lacking} if lacking in _GRANTS else {})
 
@@ -129,7 +129,6 @@ _WHY = {
     "host": "the host of {tool} may not approve its calls: only a token of a development key may",
     OTHERS: "{tool} is approved by others than those who make the call, or whom it is made for",
     "approvers": "the host of {tool} has named who approves its calls",
-    "hidden": "the toolkit of {tool} is not visible",
 }
 
 
@@ -234,20 +233,22 @@ class RoomHolds:
     settled: dict[str, CallHold] = field(default_factory=dict)
     """By id, the first settled first."""
     last_number: int = 0
-    _of_caller: Counter[Identity | None] = field(default_factory=Counter)
+    _of_caller: Counter[Identity] = field(default_factory=Counter)
     _of_asker: Counter[Identity] = field(default_factory=Counter)
 
     def check_quotas(self, tool: HeldTool, asker: Participant) -> None:
         """Refuse one more hold of a caller, a host or the room. Raises QuotaExceeded."""
-        caller = None if tool.caller is None else tool.caller.identity
-        for used, most, whose in (
-            (self._of_caller[caller], MAX_OF_CALLER, "calls of one caller"),
+        quotas = [
             (self._of_asker[asker.identity], MAX_OF_HOST, "calls at one host"),
             (len(self.open), MAX_OF_ROOM, "calls of one room"),
-        ):
-            if used >= most and (caller is not None or whose != "calls of one caller"):
+        ]
+        if tool.caller is not None:
+            of_caller = self._of_caller[tool.caller.identity]
+            quotas.append((of_caller, MAX_OF_CALLER, "calls of one caller"))
+        for used, most, whose in quotas:
+            if used >= most:
                 text = f"{most} {whose} wait for a person already"
-                raise QuotaExceeded(text, executed="no", retry_after_s=_RETRY_AFTER_S)
+                raise QuotaExceeded(text, retry_after_s=_RETRY_AFTER_S)
 
     def begin(
         self,
@@ -292,7 +293,7 @@ class RoomHolds:
         self.drop_old(now)
         self.settled[hold.id] = hold
         hold.outcome, hold.settled_at, hold.body = outcome, now, b""
-        hold.asker.asked.pop(hold.request_id, None)
+        del hold.asker.asked[hold.request_id]
         if hold.call is not None and hold.call.wait is not None:
             hold.call.wait.holds.remove(hold)
         change = HoldChange([], [])
@@ -300,6 +301,7 @@ class RoomHolds:
             if not call.ended or call is hold.call:
                 _go_on(call, now, change, {"hold": hold.id, "outcome": outcome})
         hold.stopped.clear()
+        hold.call = None  # a call that has ended is not held in memory for `SETTLED_S`
         return change
 
     def drop_old(self, now: float) -> None:
@@ -370,7 +372,8 @@ def _go_on(call: InFlightCall, now: float, change: HoldChange, data: dict[str, A
         waited_s = now - wait.since
         call.deadline_at += waited_s
         if call.streams is not None:
-            call.streams.active_at += waited_s
+            # What was silent before goes on to count; what moved meanwhile has moved just now.
+            call.streams.active_at = min(call.streams.active_at, wait.since) + waited_s
         change.resumed.append(call)
     # A call that has ended is sent this before its end, as a retry of it goes by the new deadline.
     resumed = Resumed(call.request_id, ceil(waited_s * 1000), data)

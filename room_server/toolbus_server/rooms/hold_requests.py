@@ -11,10 +11,12 @@ import asyncio
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from hashlib import sha256
 from math import inf
 from typing import Any
 
 from toolbus.auth.grants import covers_topic, is_tool_name, is_toolkit_name
+from toolbus.auth.participant_names import MAX_NAME_CHARS
 from toolbus.concurrency.timers import Deadlines
 from toolbus.errors import (
     AlreadyExists,
@@ -121,6 +123,8 @@ class HoldRequests:
         """
         self._check_alone()
         _check_fields(request)
+        if request.id in asker.asked:
+            raise bad_option("id", "is that of an open hold")
         call = _call_of(asker, request)
         is_own = request.kind == "approve" and "tool" in request.options
         tool = self._tool_of(asker, request, call)
@@ -130,7 +134,7 @@ class HoldRequests:
         approvers = self._read_approvers(asker, request.options)
         self._holds.check_quotas(tool, asker.participant)
         if asker.usage.held_bytes + len(request.body) > identity_usage.MAX_HELD_BYTES:
-            raise QuotaExceeded("too much waits for persons at the hosts of this identity")
+            raise QuotaExceeded("too much waits for a person at the hosts of this identity")
         now = self._loop.time()
         ends_at = now + _waiting_s(call, request)
         if ends_at <= now:
@@ -176,6 +180,8 @@ class HoldRequests:
             if toolkit is None:
                 raise NotFound("this participant hosts no such toolkit")
             asked_for = [read_option(options, key, str) or "" for key in ("issuer", "name")]
+            if max(map(len, asked_for)) > MAX_NAME_CHARS:
+                raise bad_option("name", f"must have at most {MAX_NAME_CHARS} characters")
             return HeldTool(toolkit, names, identity, definition, None, Identity(*asked_for))
         toolkit, owner = None, identity
         if not read_option(options, "local", bool):
@@ -232,6 +238,8 @@ class HoldRequests:
         assert wait is not None, "it has waited for a person"
         if wait.within is not None and wait.within.wait is not None:
             wait.within.wait.begun.pop(call, None)
+        if wait.approval is not None:
+            wait.approval.ended = True
         for hold in list(wait.holds):
             self.withdraw(hold)
 
@@ -245,6 +253,7 @@ class HoldRequests:
 
     def _end(self, hold: CallHold, outcome: HoldOutcome, reply: Frame, ticket: Any = None) -> None:
         self._send(self._holds.settle(hold, outcome, self._loop.time()))
+        self._timers.forget(hold)
         hold.asker.port.send_message(encode(reply), ticket)
         self._publish("hold_settled", hold)
 
@@ -382,7 +391,11 @@ class HoldRequests:
         if arguments is not None and not participant.may_call(*hold.tool.names):
             text = f"no grant to call {hold.tool.name}, and so to change what it is called with"
             raise PermissionDenied(text, details={"grant": "agents.call"})
-        return request.decision, reason, arguments, rules
+        return request.decision, reason, _digest(arguments), _digest(rules)
+
+
+def _digest(data: bytes | None) -> bytes | None:
+    return None if data is None else sha256(data).digest()
 
 
 def _asked(hold: CallHold) -> dict[str, Any]:
