@@ -126,7 +126,11 @@ class PausableTimer:
         self._on_end = on_end
         self._left_s = seconds
         self._pauses = 0
-        self._timer: asyncio.TimerHandle | None = self._loop.call_later(seconds, on_end)
+        self._timer: asyncio.TimerHandle | None = self._loop.call_later(seconds, self._end)
+
+    def _end(self) -> None:
+        self._timer = None  # what ends meanwhile may still pause it
+        self._on_end()
 
     def pause(self) -> None:
         """Let it stand still, until as many calls of `resume`."""
@@ -139,7 +143,7 @@ class PausableTimer:
         """Undo one `pause`."""
         self._pauses -= 1
         if self._timer is not None and self._pauses == 0:
-            self._timer = self._loop.call_later(self._left_s, self._on_end)
+            self._timer = self._loop.call_later(self._left_s, self._end)
 
     def cancel(self) -> None:
         """Never call `on_end` from now on."""

@@ -183,7 +183,7 @@ class InProcessCall(Execution, LocalRun):
     def pause(self) -> None:
         """Let the time of the call stand still, and that of the turn's call."""
         super().pause()
-        if not self._limit.expired():
+        if not (self.ended or self._limit.expired()):  # what it left behind may still call
             self._limit.reschedule(None)
         if self.within is not None:
             self.within.pause()
@@ -191,7 +191,8 @@ class InProcessCall(Execution, LocalRun):
     def resume(self) -> None:
         """Undo one `pause`."""
         super().resume()
-        if not self.pausable_clock().is_paused and not self._limit.expired():
+        is_over = self.ended or self._limit.expired()
+        if not (is_over or self.pausable_clock().is_paused):
             self._limit.reschedule(self.ends_at)
         if self.within is not None:
             self.within.resume()

@@ -52,6 +52,8 @@ class ApprovalRequest:
     assessment: Assessment
     """What the tool says about this input. `reaches` names the tool that the call would reach, if
     it only forwards. `message`, `preview` and suggestions are words of the tool's owner."""
+    purpose: str = ""
+    """What the calls of the turn are for, in the words of the agent."""
 
     if not TYPE_CHECKING:  # for checkers it has no such attribute
 

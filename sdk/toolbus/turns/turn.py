@@ -55,7 +55,7 @@ from toolbus.turns.turn_options import (
     checked_permissions,
     checked_room,
     checked_state,
-    checked_timeout,
+    checked_defaults,
     end_with,
     requested,
     scope_of,
@@ -154,15 +154,19 @@ class Turn:
             Without them every call runs that its grants cover.
         approve: Asks a person about a call, one at a time; without it what would be asked is
             denied. Meanwhile the time-outs of the call stand still.
-        approval_timeout_s: Seconds that a question is open; 0 never waits.
+        approval_timeout_s: Seconds that a question is open, here or at the host of a tool; 0 never
+            waits.
+        purpose: What the calls are for, in the agent's words, for those who approve them; at most
+            500 characters.
         unknown: Takes nothing: another keyword is a TypeError that names the nearest option.
 
     Raises `ValueError` if two toolkits have one name, with both owners, `timeout_s` or
-    `approval_timeout_s` is not a time, `approve` is given without permissions, a message inside a
-    tool, or `required`, `available` or a message without a room, and `TypeError` without room and
-    context or with both, for a room that is not a `RoomClient`, a message that is not a `Message`,
-    JSON without a message, and anything but toolkits in `always` and `required`, async generators
-    in `middlewares`, an `AgentState` as `state`, `Permissions` and a function as `approve`.
+    `approval_timeout_s` is not a time, `purpose` is too long, `approve` is given without
+    permissions, a message inside a tool, or `required`, `available` or a message without a room,
+    and `TypeError` without room and context or with both, for a room that is not a `RoomClient`, a
+    message that is not a `Message`, JSON without a message, and anything but toolkits in `always`
+    and `required`, async generators in `middlewares`, an `AgentState` as `state`, `Permissions` and
+    a function as `approve`.
     """
 
     def __init__(  # noqa: PLR0913 - the promised signature
@@ -186,6 +190,7 @@ class Turn:
         permissions: Permissions | None = None,
         approve: Approver | None = None,
         approval_timeout_s: float = 300.0,
+        purpose: str | None = None,
         **unknown: Never,
     ) -> None:
         if unknown:
@@ -207,7 +212,7 @@ class Turn:
             middlewares=checked_middlewares(middlewares, "turn"),
             state=checked,
             records=checked_records(records, "turn"),
-            timeout_s=checked_timeout(timeout_s),
+            defaults=checked_defaults(timeout_s, purpose, approval_timeout_s),
             approvals=ApprovalQueue(approve, approval_timeout_s),
             permissions=checked_permissions(permissions, approve, checked),
         )
@@ -275,7 +280,7 @@ class Turn:
                 options.state.definitions,
                 self._tools.provider_name,
             )
-            self._calls = PreparedCalls(self._tools, runs, judge, options.timeout_s)
+            self._calls = PreparedCalls(self._tools, runs, judge, options.defaults)
             self._runs = runs
             self._stack = stack.pop_all()
         return self

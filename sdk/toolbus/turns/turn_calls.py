@@ -544,6 +544,8 @@ class RemoteDispatch:
             "attachment": options.attachment,
             "pin": self.digest,
             "on_progress": options.on_progress,
+            "purpose": options.purpose,
+            "approval_timeout_s": options.approval_timeout_s,
         }
         room = bound_room(self._room, call)
         if not is_stream and options.input is None:

@@ -14,10 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from toolbus.chunks.json_values import cut, shown
-from toolbus.client.call_options import MAX_TIMEOUT_S, is_time
+from toolbus.client.call_options import MAX_TIMEOUT_S, CallOptions, is_time
 from toolbus.concurrency.event_loop import running_loop
 from toolbus.concurrency.pausable_clock import CallTime
-from toolbus.errors import DeadlineExceeded, PermissionDenied, Unavailable
+from toolbus.errors import DeadlineExceeded, InvalidArguments, PermissionDenied, Unavailable
 from toolbus.room.participants import Message
 from toolbus.room.room import Room, bound_room, connection_of
 from toolbus.room.room_client import RoomClient, client_of
@@ -48,6 +48,7 @@ __all__ = [
     "checked_permissions",
     "checked_room",
     "checked_state",
+    "checked_defaults",
     "checked_timeout",
     "end_with",
     "requested",
@@ -79,7 +80,8 @@ class TurnOptions:
     middlewares: tuple[Middleware, ...]
     state: AgentState
     records: Records | None
-    timeout_s: float
+    defaults: CallOptions
+    """What calls have that name nothing else."""
     approvals: ApprovalQueue
     permissions: TurnPermissions | None
 
@@ -201,6 +203,19 @@ def checked_timeout(seconds: object) -> float:
     if is_time(seconds) and isinstance(seconds, int | float) and 0 < seconds < MAX_TIMEOUT_S:
         return float(seconds)
     raise ValueError(f"timeout_s must be a number of seconds above 0, not {shown(seconds)}")
+
+
+def checked_defaults(
+    timeout_s: float, purpose: str | None, approval_timeout_s: float | None
+) -> CallOptions:
+    """Return the options of a turn's calls. Raises `ValueError` for what is invalid."""
+    seconds = checked_timeout(timeout_s)
+    try:
+        return CallOptions(
+            timeout_s=seconds, purpose=purpose, approval_timeout_s=approval_timeout_s
+        )
+    except InvalidArguments as error:
+        raise ValueError(error.message) from None
 
 
 def checked_permissions(

@@ -214,6 +214,7 @@ class TurnDecision(CallDecision):
             arguments=unpack_body(judged.packed),
             decision=judged.decision,
             assessment=judged.assessment,
+            purpose=call.options.purpose or "",
         )
         return await self._approvals.ask(call, request)
 
