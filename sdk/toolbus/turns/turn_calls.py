@@ -359,7 +359,7 @@ class TurnCall:
     within: CallTime | None = None
     """The call that the turn serves: it stands still with this one."""
     clock: PausableClock | None = None
-    """What its time-outs go by: no time is taken by a person."""
+    """What its time-outs go by, once something needs it: no time is taken by a person."""
     deadline_at: float = 0.0
     """When it has to end, by that clock."""
     _settled: Executed = field(default="no", init=False)
@@ -397,10 +397,11 @@ class TurnCall:
 
     @property
     def ends_at(self) -> float | None:
-        """When it has to end, by the loop's clock as things are."""
-        clock, deadline_at = self.begin_clock()
-        own = clock.loop_time(deadline_at)
+        """When it has to end, by the loop's clock as things are, as far as its clock has begun."""
         around = None if self.within is None else self.within.ends_at
+        if self.clock is None:  # all of its time is that of its dispatch
+            return around
+        own = self.clock.loop_time(self.deadline_at)
         return own if around is None else min(own, around)
 
     def pause(self) -> None:
@@ -499,7 +500,9 @@ class LocalDispatch:
             builders=facts.builders,
         )
         inner.shown_definitions = facts.shown_definitions
-        inner.left_s, inner.within = call.left_s, call
+        inner.within = call
+        if call.clock is not None:  # without judge and middlewares, its time begins here
+            inner.left_s = call.left_s
         if call.judge is not None:
             inner.workdirs = call.judge.workdirs
             inner.granted = call.judge.grants
@@ -542,7 +545,7 @@ class RemoteDispatch:
         is_stream = call.entry.info.streaming
         named: dict[str, Any] = {
             "participant": self._participant,
-            "timeout_s": call.left_s,
+            "timeout_s": options.timeout_s if call.clock is None else call.left_s,
             "caller_context": options.caller_context,
             "attachment": options.attachment,
             "pin": self.digest,
