@@ -287,6 +287,10 @@ class Dispatch(Protocol):
     def digest(self) -> str:
         """Identifies the definition of the toolkit, here or in its room."""
 
+    @property
+    def asked_as(self) -> Mapping[str, Any]:
+        """How a question to a person names the tool (PROTOCOL.md, HOLD-12)."""
+
     async def run(self, call: TurnCall, arguments: dict[str, Any], put: OnChunk) -> Chunk:
         """Run a call and return its result; chunks of a stream go to `put`.
 
@@ -476,6 +480,11 @@ class LocalDispatch:
         """Identifies the definition of the toolkit in this process."""
         return self._toolkit.digest
 
+    @property
+    def asked_as(self) -> Mapping[str, Any]:
+        """That the tool is in this process."""
+        return {"local": True}
+
     async def run(self, call: TurnCall, arguments: dict[str, Any], put: OnChunk) -> Chunk:
         """Run a call, with the same context as a tool elsewhere gets."""
         options, facts = call.options, self._facts
@@ -539,6 +548,12 @@ class RemoteDispatch:
         self.digest: str = digest
         """Identifies the definition of the toolkit."""
 
+    @property
+    def asked_as(self) -> Mapping[str, Any]:
+        """The name by which its owner has the tool, and the owner if one was named."""
+        named = {"tool": self._tool}
+        return named if self._participant is None else named | {"participant": self._participant}
+
     async def run(self, call: TurnCall, arguments: dict[str, Any], put: OnChunk) -> Chunk:
         """Run a call as `Room.invoke` or `Room.stream` does."""
         options = call.options
@@ -550,6 +565,7 @@ class RemoteDispatch:
             "attachment": options.attachment,
             "pin": self.digest,
             "on_progress": options.on_progress,
+            "on_held": options.on_held,
             "purpose": options.purpose,
             "approval_timeout_s": options.approval_timeout_s,
         }
