@@ -30,13 +30,16 @@ from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.plain import assessment_to_plain
 from toolbus.untrusted_text import SHOWN_CHARS, json_text, one_line, printable
 
-if TYPE_CHECKING:  # few calls are explained
+if TYPE_CHECKING:  # few calls wait, or are explained
+    from toolbus.client.held_calls import HeldCall
     from toolbus.room.calls import CallExplanation
 
 __all__ = [
     "NonBlockingStdout",
     "StreamOutput",
     "ValueOutput",
+    "held_printer",
+    "held_text",
     "note_places",
     "progress_printer",
     "show_assessment",
@@ -364,6 +367,29 @@ def progress_printer() -> Callable[[Any], None] | None:
         typer.echo(f"... {shown}", err=True)
 
     return show
+
+
+def held_printer(*, as_json: bool) -> Callable[[HeldCall], None]:
+    """Return a function that prints on stderr what a call waits for, and when that has ended."""
+
+    def show(held: HeldCall) -> None:
+        text = json_text({"held": asdict(held)}) if as_json else held_text(held)
+        typer.echo(text, err=True)
+
+    return show
+
+
+def held_text(held: HeldCall) -> str:
+    """Return what a call waits for, or how that has ended, in one line."""
+    tool = one_line(held.tool, SHOWN_CHARS) or "a tool that is called meanwhile"
+    if not held.is_open:
+        return f"{one_line(held.outcome, SHOWN_CHARS)}: {tool}"
+    if held.may_settle:
+        command = f"toolbus approvals approve {one_line(held.id, SHOWN_CHARS)}"
+        return f"waiting for a person to approve {tool}: {command}"
+    if held.nobody:
+        return f"waiting for a person to approve {tool}, but nobody who is in the room now may"
+    return f"waiting for another person to approve {tool}"
 
 
 def show_explanation(explained: CallExplanation, *, as_json: bool) -> None:

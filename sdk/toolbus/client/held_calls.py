@@ -26,7 +26,8 @@ class HeldCall:
     """The id of the approval, as `RoomClient.approve` takes it; empty for the question of a turn
     itself, `Turn(approve="room")`, whose id only others are told."""
     tool: str = ""
-    """The tool that waits, `toolkit.tool`; empty if this participant may not know it."""
+    """The tool that waits, `toolkit.tool`; empty if this participant may not know it, and like all
+    that follows but `outcome` when it does not wait any more."""
     may_settle: bool = False
     """Whether this participant may approve or deny it."""
     nobody: bool = False

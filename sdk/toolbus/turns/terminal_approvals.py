@@ -15,12 +15,12 @@ import select
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 from unicodedata import east_asian_width
 from weakref import WeakKeyDictionary
 
@@ -31,7 +31,7 @@ from toolbus.permissions.rule import Rule
 from toolbus.turns.approvals import ApprovalDecision, ApprovalRequest
 from toolbus.untrusted_text import json_text, one_line, printable
 
-__all__ = ["ApprovalQuestion", "approve_in_terminal", "ask_in_terminal"]
+__all__ = ["ApprovalQuestion", "approve_in_terminal", "ask_in_terminal", "rows_of"]
 
 _HEAD_ROWS = 28
 _TAIL_ROWS = 12
@@ -44,6 +44,10 @@ _COLORS = {"+": "32", "-": "31", "@": "36"}
 _HUNK = re.compile(r"^@@", re.MULTILINE)
 _MARK = "    | "
 """Stands before each row that others wrote, and before nothing else."""
+
+
+Edit: TypeAlias = Callable[[str], Awaitable[str]]
+"""Lets a person change a text that is one JSON object; an empty text leaves it as it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,19 +117,22 @@ async def approve_in_terminal(request: ApprovalRequest) -> ApprovalDecision:
     return await ask_in_terminal(ApprovalQuestion.of_request(request))
 
 
-async def ask_in_terminal(question: ApprovalQuestion, first_key: str = "") -> ApprovalDecision:
+async def ask_in_terminal(
+    question: ApprovalQuestion, first_key: str = "", edit: Edit | None = None
+) -> ApprovalDecision:
     """Ask as `approve_in_terminal` does.
 
     Args:
         question: What is asked.
         first_key: A key that counts as pressed once the question is shown; not `a`, because nobody
             approves what was not shown.
+        edit: Lets a person change the arguments where no editor is set; by default they are typed.
     """
     loop = asyncio.get_running_loop()
     async with _locks.setdefault(loop, asyncio.Lock()):
         with _Terminal() as terminal:
             try:
-                return await _Dialog(terminal, question).run(first_key)
+                return await _Dialog(terminal, question, edit).run(first_key)
             except asyncio.CancelledError:
                 with suppress(Unavailable):
                     terminal.write("\n")  # what is written next does not stand behind a prompt
@@ -224,9 +231,10 @@ def _closed() -> Unavailable:
 class _Dialog:
     """One question, until it is decided."""
 
-    def __init__(self, terminal: _Terminal, question: ApprovalQuestion) -> None:
+    def __init__(self, terminal: _Terminal, question: ApprovalQuestion, edit: Edit | None) -> None:
         self._terminal = terminal
         self._question = question
+        self._edit_text = edit
         self._edited: dict[str, Any] | None = None
 
     async def run(self, key: str = "") -> ApprovalDecision:
@@ -270,14 +278,14 @@ class _Dialog:
         width = self._terminal.width - len(_MARK)
         is_diff = label == "preview" and _HUNK.search(text) is not None
         has_colors = is_diff and self._terminal.has_colors
-        head = list(islice(_rows(text, width), None if is_whole else _HEAD_ROWS + _TAIL_ROWS + 1))
+        head = list(islice(rows_of(text, width), None if is_whole else _HEAD_ROWS + _TAIL_ROWS + 1))
         tail: list[slice] = []
         if not is_whole and len(head) > _HEAD_ROWS + _TAIL_ROWS:
             del head[_HEAD_ROWS:]
             # A row has at most `width` characters and a line end: what is before is not looked at.
             after = head[-1].stop
             begin = max(after + text.startswith("\n", after), len(text) - _TAIL_ROWS * (width + 1))
-            tail = list(_rows(text, width, begin))[-_TAIL_ROWS:]
+            tail = list(rows_of(text, width, begin))[-_TAIL_ROWS:]
         self._terminal.write(f"  {label}:\n")
         self._write_rows(text, head, has_colors=has_colors)
         if tail:
@@ -344,9 +352,12 @@ class _Dialog:
     async def _edit(self) -> None:
         """Let the person change the arguments; they stay as they are where that fails."""
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
-        written = json_text(dict(self._arguments), indent=2 if editor else None)
+        is_typed = not editor and self._edit_text is None
+        written = json_text(dict(self._arguments), indent=None if is_typed else 2)
         if editor:
             text = await self._in_editor(editor, written)
+        elif self._edit_text is not None:
+            text = await self._edit_text(written)
         elif len(written.encode()) > _MAX_LINE_BYTES:
             self._terminal.write("They are too long to type: set EDITOR to change them.\n")
             return
@@ -394,7 +405,7 @@ class _Dialog:
         return ""
 
 
-def _rows(text: str, width: int, begin: int = 0) -> Iterator[slice]:
+def rows_of(text: str, width: int, begin: int = 0) -> Iterator[slice]:
     """Yield where rows of a text are, so that the terminal breaks none: such a row has no mark."""
     used = 0
     for at in range(begin, len(text)):

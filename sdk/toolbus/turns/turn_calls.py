@@ -46,6 +46,7 @@ from toolbus.tools.toolkit import MAX_MIXED_BYTES, MAX_RESULT_BYTES, failure_of
 from toolbus.wire import BadBody, pack_body
 
 if TYPE_CHECKING:  # most calls are neither recorded nor traced
+    from toolbus.permissions.granted_permissions import GrantedPermissions
     from toolbus.records.recording import Recording
     from toolbus.telemetry.turn_spans import TurnCallSpan
     from toolbus.tools.approvals import ApprovalDecision, ApprovalDemand, ApprovalState
@@ -254,6 +255,10 @@ class Judge(Protocol):
     def workdirs(self) -> tuple[str, ...]:
         """The working directories, as tools in this process get them."""
 
+    @property
+    def grants(self) -> GrantedPermissions:
+        """What people have granted in the state of the turn."""
+
     async def permitted(self, call: TurnCall, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments to run a call with, or raise why it may not run."""
 
@@ -358,7 +363,7 @@ class TurnCall:
     within: CallTime | None = None
     """The call that the turn serves: it stands still with this one."""
     clock: PausableClock | None = None
-    """What its time-outs go by: no time is taken by a person."""
+    """What its time-outs go by, once something needs it: no time is taken by a person."""
     deadline_at: float = 0.0
     """When it has to end, by that clock."""
     _settled: Executed = field(default="no", init=False)
@@ -396,10 +401,11 @@ class TurnCall:
 
     @property
     def ends_at(self) -> float | None:
-        """When it has to end, by the loop's clock as things are."""
-        clock, deadline_at = self.begin_clock()
-        own = clock.loop_time(deadline_at)
+        """When it has to end, by the loop's clock as things are, as far as its clock has begun."""
         around = None if self.within is None else self.within.ends_at
+        if self.clock is None:  # all of its time is that of its dispatch
+            return around
+        own = self.clock.loop_time(self.deadline_at)
         return own if around is None else min(own, around)
 
     def pause(self) -> None:
@@ -503,9 +509,12 @@ class LocalDispatch:
             builders=facts.builders,
         )
         inner.shown_definitions = facts.shown_definitions
-        inner.left_s, inner.within = call.left_s, call
+        inner.within = call
+        if call.clock is not None:  # without judge and middlewares, its time begins here
+            inner.left_s = call.left_s
         if call.judge is not None:
             inner.workdirs = call.judge.workdirs
+            inner.granted = call.judge.grants
             inner.enforces_approval = False  # the permissions of the turn have decided about it
             inner.asks = partial(call.judge.ask_for_host, call)
         if source is None:
@@ -551,7 +560,7 @@ class RemoteDispatch:
         is_stream = call.entry.info.streaming
         named: dict[str, Any] = {
             "participant": self._participant,
-            "timeout_s": call.left_s,
+            "timeout_s": options.timeout_s if call.clock is None else call.left_s,
             "caller_context": options.caller_context,
             "attachment": options.attachment,
             "pin": self.digest,
