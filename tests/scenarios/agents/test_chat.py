@@ -377,7 +377,7 @@ def test_scripts_get_the_answer_or_each_event(
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["nobody"], 4, "your token shows these in room main: helper"),
+        (["nobody"], 4, "your token shows these in room main: "),
         (["helper", "--participant", "joe"], 4, "not_found"),
         (["helper", "--max-steps", "2"], 2, "no agent here for --max-steps: add --model"),
         (["helper", "--tools", "{}"], 2, "must be a list of objects"),
