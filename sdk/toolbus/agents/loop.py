@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, TypeGuard
+from typing import Any
 
 from toolbus.agents.agent_events import (
     AgentEvent,
@@ -23,7 +23,7 @@ from toolbus.agents.agent_events import (
     use_event,
 )
 from toolbus.agents.model_requests import RESTART, ModelMiddleware, RequestToModel, model_events
-from toolbus.chunks.chunk_types import Chunk, FileChunk
+from toolbus.chunks.chunk_types import FileChunk
 from toolbus.client.held_calls import HeldCall
 from toolbus.models.adapter import Model, Plain
 from toolbus.turns.tool_use import ToolResult, ToolUse
@@ -118,14 +118,11 @@ async def agent_loop(  # noqa: PLR0913 - a copy may leave out what it does not n
 
 async def _run(turn: Turn, uses: Sequence[ToolUse]) -> AsyncGenerator[AgentEvent | FileChunk, None]:
     """Run what the model asks for; yield each result as soon as there is one."""
-    if not uses:
-        return
     tools: dict[str, str] = {}
     for use in uses:
         tools[use.id], arguments = turn.called(use)
         yield use_event(replace(use, arguments=arguments), tools[use.id])
-    # Of each use at most one progress waits here, what happens while it waits for persons, and its
-    # result, which the turn keeps anyway.
+    # Of each use at most one progress, its waits for persons, and its result, which the turn keeps.
     waiting: asyncio.Queue[ToolUse | ToolResult | AgentEvent | None] = asyncio.Queue()
     latest: dict[str, Any] = {}
 
@@ -147,15 +144,12 @@ async def _run(turn: Turn, uses: Sequence[ToolUse]) -> AsyncGenerator[AgentEvent
                 yield progress_event(item, tools[item.id], latest.pop(item.id))
             elif isinstance(item, ToolResult):
                 yield result_event(item)
-                for file in filter(_is_file, item.chunks):
-                    yield file
+                for file in item.chunks:
+                    if isinstance(file, FileChunk):
+                        yield file
             else:
                 yield item
         await running
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-
-
-def _is_file(chunk: Chunk) -> TypeGuard[FileChunk]:
-    return isinstance(chunk, FileChunk)
