@@ -24,7 +24,7 @@ from toolbus.permissions.plain import (
     MAX_MESSAGE_CHARS,
 )
 from toolbus.tools.approvals import ApprovalDecision, ApprovalDemand, ApprovalState, Judged
-from toolbus.tools.assessing import assessed
+from toolbus.tools.assessing import assessed, of_patterns
 from toolbus.tools.context import run_of
 from toolbus.tools.decisions import CallDecision, InForce, judge, of_same_reach, stricter
 from toolbus.tools.middleware import ToolCall
@@ -288,23 +288,26 @@ async def permitted(
 
 
 async def foreseen(
-    tool: Tool, policies: Iterable[Permissions], inquiry: Inquiry
-) -> tuple[str, str]:
-    """Return why a call would be refused, and why a person would be asked; empty if that is not so.
+    tool: Tool, policies: Iterable[Permissions], inquiry: Inquiry, patterns: Sequence[str]
+) -> Assessment:
+    """Return what a tool says about a call, with what its host would do about it.
 
-    It is so by the policies of its toolkit, or because its tool wants a person to be asked.
+    That is `refusal` and `asks`, by the policies of its toolkit, and because its tool may want that
+    a person is asked.
     """
+    found = of_patterns(await inquiry.ask(patterns), patterns)
     asks = ""
     for policy in policies:
         decision, _ = await judge(lambda _, policy=policy: policy, inquiry.call, inquiry.ask)  # type: ignore[misc]
         if decision.behavior == "deny":
-            return printable(decision.reason, MAX_MESSAGE_CHARS), ""
+            return replace(found, refusal=printable(decision.reason, MAX_MESSAGE_CHARS), asks="")
         if decision.behavior == "ask":
             asks = asks or printable(decision.reason, MAX_MESSAGE_CHARS)
     call = inquiry.call
     if not asks and tool.approval and run_of(call.context).enforces_approval:
         asks = _demand_of(call.tool.name)
-    return "", asks
+    # What a tool passes the call on to may ask a person too.
+    return replace(found, refusal="", asks=asks or found.asks)
 
 
 def _demand_of(tool: str) -> str:

@@ -14,7 +14,6 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from copy import copy, deepcopy
-from dataclasses import replace
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
 
@@ -40,7 +39,7 @@ from toolbus.errors import (
 )
 from toolbus.permissions.assessment import Assessment
 from toolbus.tools.approvers import checked_approvers
-from toolbus.tools.assessing import assessed, of_patterns
+from toolbus.tools.assessing import assessed
 from toolbus.tools.chain import ToolChain, input_refusal, unreadable_input
 from toolbus.tools.context import ToolContext, own_call, run_of
 from toolbus.tools.definition import rules_of
@@ -459,11 +458,7 @@ class Toolkit:
         info = ToolInfo.of(self._manifest, chosen.manifest())
         call = ToolCall(info, arguments, context, run.call_id)
         inquiry = Inquiry(chosen, call, checked, policies)
-        assessment = await inquiry.ask(patterns)
-        refusal, asks = await foreseen(chosen, policies, inquiry)
-        found = of_patterns(assessment, patterns)
-        # What a tool passes the call on to may ask a person too.
-        return replace(found, refusal=refusal, asks=asks or found.asks)
+        return await foreseen(chosen, policies, inquiry, patterns)
 
     async def _in_place_of_runner(
         self, context: ToolContext, name: str, arguments: dict[str, Any], attachment: Any

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from support.models.prepared_model import PreparedModel, Reply, uses
 from support.rooms.approvals import person_in
@@ -27,7 +27,7 @@ def agent_in(room: RoomClient, name: str, *replies: Reply, **options: Any) -> Ag
 async def answer(room: RoomClient, name: str, held: list[HeldCall]) -> list[dict[str, Any]]:
     stream = room.stream(f"{name}.ask", {"text": "go"}, participant=name, on_held=held.append)
     async with stream as chunks:
-        return [chunk.value async for chunk in chunks]
+        return [cast("dict[str, Any]", chunk.value) async for chunk in chunks]
 
 
 def waits(events: Sequence[dict[str, Any]]) -> list[tuple[Any, ...]]:
