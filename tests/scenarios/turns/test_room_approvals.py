@@ -17,6 +17,7 @@ from toolbus import (
     HeldCall,
     PermissionDenied,
     Permissions,
+    Records,
     RequiredToolkit,
     RoomClient,
     Rule,
@@ -147,7 +148,9 @@ async def test_what_was_shown_are_the_very_bytes_that_the_host_is_sent() -> None
 
 async def test_host_of_a_trusted_owner_asks_in_place_of_the_agent() -> None:
     trusting = Permissions(trusted_owners=["host"])
-    async with lab(Post().toolkit(approval=True), permissions=trusting) as room:
+    records = Records.memory()
+    kit = Post().toolkit(approval=True)
+    async with lab(kit, permissions=trusting, records=records) as room:
         explained = await room.ann.explain("post.send", SEND)
         assert explained.assessment is not None
         assert "a person approves each call" in explained.assessment.asks
@@ -156,6 +159,7 @@ async def test_host_of_a_trusted_owner_asks_in_place_of_the_agent() -> None:
         assert not hold.is_own
         await room.person.room.approve(hold)
         assert (await asking).value == ["0"]
+    assert [(call.decision, call.decided_by) for call in records.calls()] == [("allowed", "host")]
 
 
 async def test_several_turns_in_one_call_ask_at_a_time_and_each_has_its_answer() -> None:

@@ -67,6 +67,12 @@ def test_room_has_to_be_one() -> None:
         Agent("lab", MODEL)  # type: ignore[arg-type]
 
 
+async def test_agent_that_asks_in_its_room_needs_one_as_soon_as_it_is_asked() -> None:
+    agent = Agent(None, MODEL, permissions=Permissions(), approve="room")  # may be hosted later
+    with pytest.raises(ValueError, match='no room, so that nobody can be asked there: approve="r'):
+        await agent.run("hi")
+
+
 async def test_agent_without_a_room_is_asked_in_its_process_and_entered_again() -> None:
     agent = Agent(None, MODEL)
     for _ in range(2):
