@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from toolbus.auth.grants import ToolPatterns
@@ -49,6 +49,14 @@ __all__ = [
 ]
 
 _logger = bounded_logger(__name__)
+
+
+@cache
+def _no_permissions() -> Permissions:
+    """Return permissions that allow nothing but what is granted."""
+    from toolbus.permissions.permissions import Permissions
+
+    return Permissions("dont_ask")
 
 
 class Inquiry:
@@ -170,7 +178,6 @@ class _HostDecision(CallDecision):
         """Return the decision that granted rules alone make; None if they do not cover the call."""
         if self._granted is None:
             return None
-        from toolbus.permissions.permissions import Permissions
 
         async def ask(patterns: tuple[str, ...]) -> Assessment:
             # Without what loosens or asks: only what matches counts.
@@ -184,8 +191,7 @@ class _HostDecision(CallDecision):
                 reaches=said.reaches,
             )
 
-        nothing = Permissions("dont_ask")
-        decision, _ = await judge(self._in_force(nothing, call), call, ask)
+        decision, _ = await judge(self._in_force(_no_permissions(), call), call, ask)
         return (decision, await inquiry.ask(())) if decision.behavior == "allow" else None
 
     async def _demand(
@@ -210,8 +216,8 @@ class _HostDecision(CallDecision):
     def grant(self, answer: ApprovalDecision, judged: Judged) -> None:
         granted, reaches = self._run.granted, judged.assessment.reaches
         if granted is not None:
-            call, rules = judged.call, answer.rules
-            granted.grant(call, reaches, rules, self._policies, has_input=self._has_input)
+            bases = (*self._policies, *([_no_permissions()] if self._tool.approval else []))
+            granted.grant(judged.call, reaches, answer.rules, bases, has_input=self._has_input)
 
     async def ask(self, judged: Judged) -> ApprovalDecision:
         run = self._run

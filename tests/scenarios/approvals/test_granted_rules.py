@@ -22,14 +22,17 @@ from toolbus import (
     NotFound,
     PermissionDenied,
     Permissions,
+    QuotaExceeded,
     Records,
     RoomClient,
     Rule,
+    TooLarge,
     Toolkit,
     ToolUse,
     Turn,
     tool,
 )
+from toolbus.room.room import connection_of
 from toolbus_server.testing import FaultProxy, TestServer
 
 PUSH = {"command": "git push"}
@@ -268,3 +271,31 @@ async def test_answer_to_the_policy_of_a_toolkit_in_a_turn_holds_for_its_state()
                 assert result.error is None
         state = AgentState.from_json(state.to_json())
     assert asked == ["git push", "git push"]  # once a folder
+
+
+def listing(host: RoomClient, body: bytes = b"\x80", tool: str = "shell.run") -> Any:
+    """List a rule as a host does, which may say anything."""
+    options = {"tool": tool, "public": True, "name": "ann", "issuer": "test"}
+    return connection_of(host).caller.ask_person(None, "granted", bytes(32), body, options)
+
+
+async def test_server_refuses_what_is_no_rule_of_the_host(server: TestServer) -> None:
+    async with hosted(server, Shell()) as (host, ann, _):
+        with pytest.raises(TooLarge):
+            await listing(host, bytes(16 * 1024 + 1))
+        for room, name in ((host, "other.run"), (ann, "shell.run")):
+            with pytest.raises(NotFound):
+                await listing(room, tool=name)
+        unreadable = asyncio.create_task(listing(host, b"\xff"))
+        assert [granted.rule for granted in await listed(host)] == [None]
+        unreadable.cancel()
+
+
+async def test_listed_rules_take_no_place_of_calls(server: TestServer) -> None:
+    async with hosted(server, Shell()) as (host, ann, _):
+        listings = [asyncio.create_task(listing(host)) for _ in range(1_025)]
+        async with asyncio.timeout(PATIENCE_S):
+            ended, _ = await asyncio.wait(listings, return_when=asyncio.FIRST_COMPLETED)
+        assert [type(task.exception()) for task in ended] == [QuotaExceeded]
+        await grant(ann, GIT)
+        assert len(await host.granted_rules()) == 1_024
