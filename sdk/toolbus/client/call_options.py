@@ -46,7 +46,7 @@ MAX_TIMEOUT_S = 2**31
 """The timeout of a call is below this number of seconds."""
 MAX_PURPOSE_CHARS = 500
 """A person reads it before an answer (PROTOCOL.md, HOLD-4)."""
-_NAMES = ("participant", "on_behalf_of", "pin", "purpose")
+_NAMES = ("participant", "on_behalf_of", "pin")
 
 
 def text_of(what: str, value: Any) -> str:
@@ -141,9 +141,11 @@ class CallOptions(Struct, frozen=True, kw_only=True, eq=False):
 
     def _check_approval(self) -> None:
         """Check what concerns the persons who approve the call."""
-        if self.purpose is not None and len(self.purpose) > MAX_PURPOSE_CHARS:
-            text = f"purpose must have at most {MAX_PURPOSE_CHARS} characters"
-            raise invalid_option("purpose", text)
+        if self.purpose is not None:
+            force_setattr(self, "purpose", text_of("purpose", self.purpose))
+            if len(self.purpose) > MAX_PURPOSE_CHARS:
+                text = f"purpose must have at most {MAX_PURPOSE_CHARS} characters"
+                raise invalid_option("purpose", text)
         try:
             seconds = approval_seconds(self.approval_timeout_s, "the call")
         except ValueError as error:
@@ -171,6 +173,8 @@ class CallOptions(Struct, frozen=True, kw_only=True, eq=False):
             sent["input"] = True
         if self.on_progress is not None:
             sent["progress"] = True
+        if self.purpose is not None:
+            sent["purpose"] = self.purpose
         if self.approval_timeout_s != DEFAULT_APPROVAL_S:
             sent["approval_ms"] = approval_milliseconds(self.approval_timeout_s)
         return sent

@@ -185,11 +185,13 @@ class Caller:
     ) -> dict[str, Any]:
         """Send a `Hold` with these fields on the current connection; return the decision.
 
-        If this task is cancelled, the question is withdrawn. `on_result` is as of `ask`.
+        A lost connection is waited for. If this task is cancelled, the question is withdrawn.
+        `on_result` is as of `ask`.
 
         Raises what the server refuses it with, `ApprovalExpired`, and `Unavailable` at a server
         that knows no such question.
         """
+        await self._wait_until_ready(self._loop.time() + DEFAULT_TIMEOUT_S)
         if not self.can_hold:
             raise holds_unknown_error()
         request = self._pending.open(inf)

@@ -42,8 +42,8 @@ if TYPE_CHECKING:  # most programs have no permissions
 __all__ = [
     "Inquiry",
     "checked_policy",
+    "foreseen",
     "permitted",
-    "refusal_of",
     "warn_of_policies",
     "workdirs_of",
 ]
@@ -200,8 +200,8 @@ class _HostDecision(CallDecision):
         from toolbus.permissions.decision import PermissionDecision
 
         assessment = await inquiry.ask(())
-        text = f"{call.tool.name} asks that a person approves each call."
-        asked = PermissionDecision("ask", text, source="tool", suggestions=assessment.suggestions)
+        text, suggestions = _demand_of(call.tool.name), assessment.suggestions
+        asked = PermissionDecision("ask", text, source="tool", suggestions=suggestions)
         return asked, assessment
 
     def asks(self, judged: Judged) -> Hashable:
@@ -293,13 +293,28 @@ async def permitted(
     return await decision.arguments_to_run(packed)
 
 
-async def refusal_of(policies: Iterable[Permissions], inquiry: Inquiry) -> str:
-    """Return why the policies of its toolkit would refuse a call; empty if they would not."""
+async def foreseen(
+    tool: Tool, policies: Iterable[Permissions], inquiry: Inquiry
+) -> tuple[str, str]:
+    """Return why a call would be refused, and why a person would be asked; empty if that is not so.
+
+    It is so by the policies of its toolkit, or because its tool wants a person to be asked.
+    """
+    asks = ""
     for policy in policies:
         decision, _ = await judge(lambda _, policy=policy: policy, inquiry.call, inquiry.ask)  # type: ignore[misc]
         if decision.behavior == "deny":
-            return printable(decision.reason, MAX_MESSAGE_CHARS)
-    return ""
+            return printable(decision.reason, MAX_MESSAGE_CHARS), ""
+        if decision.behavior == "ask":
+            asks = asks or printable(decision.reason, MAX_MESSAGE_CHARS)
+    call = inquiry.call
+    if not asks and tool.approval and run_of(call.context).enforces_approval:
+        asks = _demand_of(call.tool.name)
+    return "", asks
+
+
+def _demand_of(tool: str) -> str:
+    return f"{tool} asks that a person approves each call."
 
 
 def workdirs_of(policies: Sequence[Permissions]) -> tuple[str, ...]:

@@ -287,6 +287,10 @@ class Dispatch(Protocol):
     def digest(self) -> str:
         """Identifies the definition of the toolkit, here or in its room."""
 
+    @property
+    def asked_as(self) -> Mapping[str, Any]:
+        """How a question to a person names the tool (PROTOCOL.md, HOLD-12)."""
+
     async def run(self, call: TurnCall, arguments: dict[str, Any], put: OnChunk) -> Chunk:
         """Run a call and return its result; chunks of a stream go to `put`.
 
@@ -359,7 +363,7 @@ class TurnCall:
     within: CallTime | None = None
     """The call that the turn serves: it stands still with this one."""
     clock: PausableClock | None = None
-    """What its time-outs go by: no time is taken by a person."""
+    """What its time-outs go by, once something needs it: no time is taken by a person."""
     deadline_at: float = 0.0
     """When it has to end, by that clock."""
     _settled: Executed = field(default="no", init=False)
@@ -397,10 +401,11 @@ class TurnCall:
 
     @property
     def ends_at(self) -> float | None:
-        """When it has to end, by the loop's clock as things are."""
-        clock, deadline_at = self.begin_clock()
-        own = clock.loop_time(deadline_at)
+        """When it has to end, by the loop's clock as things are, as far as its clock has begun."""
         around = None if self.within is None else self.within.ends_at
+        if self.clock is None:  # all of its time is that of its dispatch
+            return around
+        own = self.clock.loop_time(self.deadline_at)
         return own if around is None else min(own, around)
 
     def pause(self) -> None:
@@ -475,6 +480,11 @@ class LocalDispatch:
         """Identifies the definition of the toolkit in this process."""
         return self._toolkit.digest
 
+    @property
+    def asked_as(self) -> Mapping[str, Any]:
+        """That the tool is in this process."""
+        return {"local": True}
+
     async def run(self, call: TurnCall, arguments: dict[str, Any], put: OnChunk) -> Chunk:
         """Run a call, with the same context as a tool elsewhere gets."""
         options, facts = call.options, self._facts
@@ -499,7 +509,9 @@ class LocalDispatch:
             builders=facts.builders,
         )
         inner.shown_definitions = facts.shown_definitions
-        inner.left_s, inner.within = call.left_s, call
+        inner.within = call
+        if call.clock is not None:  # without judge and middlewares, its time begins here
+            inner.left_s = call.left_s
         if call.judge is not None:
             inner.workdirs = call.judge.workdirs
             inner.granted = call.judge.grants
@@ -536,17 +548,24 @@ class RemoteDispatch:
         self.digest: str = digest
         """Identifies the definition of the toolkit."""
 
+    @property
+    def asked_as(self) -> Mapping[str, Any]:
+        """The name by which its owner has the tool, and the owner if one was named."""
+        named = {"tool": self._tool}
+        return named if self._participant is None else named | {"participant": self._participant}
+
     async def run(self, call: TurnCall, arguments: dict[str, Any], put: OnChunk) -> Chunk:
         """Run a call as `Room.invoke` or `Room.stream` does."""
         options = call.options
         is_stream = call.entry.info.streaming
         named: dict[str, Any] = {
             "participant": self._participant,
-            "timeout_s": call.left_s,
+            "timeout_s": options.timeout_s if call.clock is None else call.left_s,
             "caller_context": options.caller_context,
             "attachment": options.attachment,
             "pin": self.digest,
             "on_progress": options.on_progress,
+            "on_held": options.on_held,
             "purpose": options.purpose,
             "approval_timeout_s": options.approval_timeout_s,
         }

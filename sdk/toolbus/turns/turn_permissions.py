@@ -35,7 +35,7 @@ from toolbus.tools.middleware import ToolCall
 from toolbus.turns.approvals import ApprovalQueue, ApprovalRequest
 from toolbus.turns.tool_use import ToolUse
 from toolbus.turns.turn_calls import TurnCall, TurnFacts, context_of
-from toolbus.untrusted_text import SHOWN_CHARS, printable, shortened
+from toolbus.untrusted_text import SHOWN_CHARS, json_text, printable, shortened
 from toolbus.wire import unpack_body
 
 __all__ = ["CallJudge", "TurnPermissions"]
@@ -144,7 +144,20 @@ class TurnDecision(CallDecision):
             through = replace(call, tool=via)
             orders = in_force("").decide(through, Assessment("pass", read_only=True))
             decision = stricter(decision, orders)
+        if decision.behavior == "ask" and assessment.asks and self._trusts_host(call):
+            # Else a person would be asked about it twice.
+            quoted = json_text(shortened(assessment.asks, SHOWN_CHARS))
+            text = f"The host of {call.tool.name} asks a person before it runs: {quoted}"
+            decision = PermissionDecision("allow", text, source="host")
         return decision, assessment
+
+    def _trusts_host(self, call: ToolCall) -> bool:
+        """Whether a tool runs elsewhere, at an owner that is trusted: others may say anything."""
+        return bool(call.tool.owner) and self._trusts(call)
+
+    def _trusts(self, call: JudgedCall) -> bool:
+        trusted = frozenset(self._permissions.trusted_owners)
+        return People(call).trusts_owner(trusted)
 
     async def _ask_tool(self, call: ToolCall, patterns: tuple[str, ...]) -> Assessment:
         dispatch, arguments = self._call.entry.dispatch, unpack_body(self.arguments)
@@ -166,6 +179,10 @@ class TurnDecision(CallDecision):
 
     async def ask(self, judged: Judged) -> ApprovalDecision:
         call, tool = self._call, self._call.entry.info
+        if self._approvals.is_in_room:
+            room = self._facts.view(None)
+            assert room is not None, "as the options were checked"
+            return await self._approvals.ask_in_room(room, call, judged)
         request = ApprovalRequest(
             use=call.use or ToolUse(call.id, tool.name, unpack_body(judged.packed)),
             tool=tool,
@@ -200,7 +217,7 @@ class TurnDecision(CallDecision):
             call.span.set_decision(decision.behavior, decision.by)
         # An owner that is not trusted could hide calls by saying that they reach something else.
         if call.recording is not None and reaches:
-            if People(judged.call).trusts_owner(frozenset(self._permissions.trusted_owners)):
+            if self._trusts(judged.call):
                 call.recording.reach(reaches)
                 call.recording.arguments = None  # those of the reached tool are not known here
 
