@@ -124,7 +124,9 @@ async def test_granted_calls_run_unasked_and_all_others_are_asked(
         assert not await is_asked(ann)
         for command, passes in others_pass.items():
             assert await is_asked(ann, {"command": command}) is not passes
+        assert not (await ann.assess("shell.run", PUSH)).asks
         assert await is_asked(bob)
+        assert (await bob.assess("shell.run", PUSH)).asks
         assert await is_asked(ann, tool="shell.stop")
 
 
