@@ -169,14 +169,14 @@ class HostJudgement:
 
         async def ask(patterns: tuple[str, ...]) -> Assessment:
             # Without what loosens or asks: only what matches counts.
-            said = await inquiry.ask(patterns)
+            answer = await inquiry.ask(patterns)
             return Assessment(
                 "pass",
-                matches=said.matches,
-                parts=said.parts,
-                uncertain=said.uncertain,
-                source=said.source,
-                reaches=said.reaches,
+                matches=answer.matches,
+                parts=answer.parts,
+                uncertain=answer.uncertain,
+                source=answer.source,
+                reaches=answer.reaches,
             )
 
         decision, _ = await judge(self._in_force(_no_permissions(), call), call, ask)
