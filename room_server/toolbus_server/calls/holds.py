@@ -290,9 +290,9 @@ class RoomHolds:
         """End an open hold, and let go on what stands still because of it alone."""
         del self.open[hold.id]
         self._count(hold, -1)
-        self.drop_old(now)
-        self.settled[hold.id] = hold
         hold.outcome, hold.settled_at, hold.body = outcome, now, b""
+        self.settled[hold.id] = hold
+        self.drop_old(now)
         del hold.asker.asked[hold.request_id]
         if hold.call is not None and hold.call.wait is not None:
             hold.call.wait.holds.remove(hold)
@@ -308,7 +308,7 @@ class RoomHolds:
         """Forget the settled holds that are too old, or too many."""
         while self.settled:
             oldest = next(iter(self.settled.values()))
-            if len(self.settled) < MAX_SETTLED and now - oldest.settled_at < SETTLED_S:
+            if len(self.settled) <= MAX_SETTLED and now - oldest.settled_at < SETTLED_S:
                 return
             del self.settled[oldest.id]
 
