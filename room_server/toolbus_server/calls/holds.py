@@ -142,6 +142,8 @@ def _lacking(participant: Participant, hold: CallHold) -> str:
     """Return what a participant lacks to settle a hold: a grant, or a word of `_WHY`."""
     if not _may_see(participant, hold):
         return "hidden"
+    if hold.kind == "granted" and participant.identity == hold.asker.participant.identity:
+        return ""  # it may ask again about anything at its host
     excluded = _excluded(participant, hold)
     if excluded:
         return excluded
@@ -164,7 +166,7 @@ def _excluded(participant: Participant, hold: CallHold) -> str:
         return OTHERS
     if participant.is_developer:  # one person tries all of it on one machine
         return ""
-    if identity == hold.asker.participant.identity and not hold.is_own and hold.kind == "approve":
+    if identity == hold.asker.participant.identity and not hold.is_own:
         return "host"
     is_maker = identity in makers and identity != hold.tool.asked_for
     return "approve_own" if is_maker and not participant.scope.approve_own else ""
@@ -234,20 +236,24 @@ class RoomHolds:
     """By id, the first settled first."""
     last_number: int = 0
     _of_caller: Counter[Identity] = field(default_factory=Counter)
-    _of_asker: Counter[Identity] = field(default_factory=Counter)
+    _of_asker: Counter[tuple[Identity, bool]] = field(default_factory=Counter)
+    """By host: its calls, and its granted rules (True)."""
+    _of_room: Counter[bool] = field(default_factory=Counter)
 
     def check_quotas(self, tool: HeldTool, asker: Participant) -> None:
         """Refuse one more hold of a caller, a host or the room. Raises QuotaExceeded."""
+        # Rules that were granted take no places of calls, nor the other way round.
+        is_rule = tool.caller is None
+        what, verb = ("rules", "are listed") if is_rule else ("calls", "wait for a person")
         quotas = [
-            (self._of_asker[asker.identity], MAX_OF_HOST, "calls at one host"),
-            (len(self.open), MAX_OF_ROOM, "calls of one room"),
+            (self._of_asker[asker.identity, is_rule], MAX_OF_HOST, "at one host"),
+            (self._of_room[is_rule], MAX_OF_ROOM, "of one room"),
         ]
         if tool.caller is not None:
-            of_caller = self._of_caller[tool.caller.identity]
-            quotas.append((of_caller, MAX_OF_CALLER, "calls of one caller"))
+            quotas.append((self._of_caller[tool.caller.identity], MAX_OF_CALLER, "of one caller"))
         for used, most, whose in quotas:
             if used >= most:
-                text = f"{most} {whose} wait for a person already"
+                text = f"{most} {what} {whose} {verb} already"
                 raise QuotaExceeded(text, retry_after_s=_RETRY_AFTER_S)
 
     def begin(
@@ -291,8 +297,9 @@ class RoomHolds:
         del self.open[hold.id]
         self._count(hold, -1)
         hold.outcome, hold.settled_at, hold.body = outcome, now, b""
-        self.settled[hold.id] = hold
-        self.drop_old(now)
+        if hold.kind == "approve" or outcome == "taken_back":  # an answer that may come again
+            self.settled[hold.id] = hold
+            self.drop_old(now)
         del hold.asker.asked[hold.request_id]
         if hold.call is not None and hold.call.wait is not None:
             hold.call.wait.holds.remove(hold)
@@ -313,7 +320,9 @@ class RoomHolds:
             del self.settled[oldest.id]
 
     def _count(self, hold: CallHold, sign: int) -> None:
-        caller, asker = hold.tool.caller, hold.asker.participant.identity
+        caller = hold.tool.caller
+        asker = hold.asker.participant.identity, caller is None
+        self._of_room[caller is None] += sign
         if caller is not None:
             self._of_caller[caller.identity] += sign
             if not self._of_caller[caller.identity]:

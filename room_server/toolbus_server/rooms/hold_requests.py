@@ -71,6 +71,8 @@ __all__ = ["HoldRequests"]
 
 MAX_BODY_BYTES = 256 * 1024
 """What a person is shown about one call (PROTOCOL.md, HOLD-4)."""
+MAX_GRANTED_BYTES = 16 * 1024
+"""A rule that was granted: lists show the rules in full (PROTOCOL.md, HOLD-13)."""
 MAX_APPROVERS = 256
 """Each is compared with each participant that may settle, as those of `shared_with`."""
 MAX_REASON_CHARS = 2_000
@@ -309,7 +311,7 @@ class HoldRequests:
                 continue
             if page and (len(page) == limit or size > MAX_PAGE_BYTES):
                 return {"holds": page, "cursor": cursor_text((last,))}
-            page.append(self._described(hold))
+            page.append(self._described(hold) | (_asked(hold) if kind == "granted" else {}))
             size += len(pack_reply(page[-1]))
             last = hold.number
         return {"holds": page, "cursor": None}
@@ -418,9 +420,10 @@ def _check_fields(request: Hold) -> None:
         raise bad_option("kind", f"must be one of {', '.join(_OUTCOMES)}")
     if len(request.digest) != _DIGEST_BYTES:
         raise bad_option("digest", f"must have {_DIGEST_BYTES} bytes")
-    if len(request.body) > MAX_BODY_BYTES:
-        size = len(request.body)
-        text = f"{size} bytes would have to be shown to a person, at most {MAX_BODY_BYTES} can"
+    size = len(request.body)
+    most = MAX_BODY_BYTES if request.kind == "approve" else MAX_GRANTED_BYTES
+    if size > most:
+        text = f"{size} bytes would have to be shown to a person, at most {most} can"
         raise TooLarge(text, executed="no")
     if request.dispatch is None and "tool" not in request.options:
         raise bad_option("tool", "must be given where no call waits")

@@ -140,6 +140,8 @@ _NEXT_STEPS = MappingProxyType(
         "definition_conflict": "stop the hosts of the other definition, or host this one with "
         "supersede=True (--supersede); `toolbus tools` shows the definitions of a toolkit",
         "loop_detected": "find the tools that call each other in a loop",
+        "approval_expired": "repeat the call, and let somebody approve it in time: `toolbus "
+        "approvals`",
         "no_host": "start a host of this toolkit, or retry when its host is connected again",
         "overloaded": "retry in a moment, or start another host of this toolkit",
         "quota_exceeded": "retry when fewer calls are in flight",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
@@ -127,6 +128,11 @@ class InProcessCall(Execution, LocalRun):
     """Asks a person about this call; None if nobody can be asked."""
     enforces_approval: bool = True
     """Whether a tool with `approval` asks: not where the permissions of the turn have judged it."""
+
+    @property
+    def own_workdirs(self) -> tuple[str, ...]:
+        """The folders of its toolkit, else those of the permissions, by their real paths."""
+        return self.toolkit.workdirs or tuple(map(os.path.realpath, self.workdirs))
 
     def begin(
         self, runner: InProcessToolkit, room_of: Callable[[CallTime], CallRoom | None]

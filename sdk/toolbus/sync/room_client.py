@@ -19,7 +19,7 @@ from toolbus.concurrency.loop_thread import LoopEnded, LoopThread
 from toolbus.errors import ConnectionLost, Unavailable
 from toolbus.permissions.plain import MAX_ASSESS_S
 from toolbus.room.events import DEFAULT_TOPICS, RoomEvent
-from toolbus.room.holds import HoldInfo
+from toolbus.room.holds import GrantedHold, HoldInfo
 from toolbus.room.participants import BuilderInfo, ParticipantInfo
 from toolbus.room.room_client import RoomClient as AsyncRoomClient
 from toolbus.room.toolkit_proxy import ToolkitInfo
@@ -450,6 +450,18 @@ class RoomClient:
     def deny(self, id: str | HoldInfo, reason: str = "") -> None:
         """Refuse a call that waits; raises as `approve`."""
         self._run(self._client.deny, id, reason)
+
+    def granted_rules(self) -> list[GrantedHold]:
+        """List the granted rules that this participant may take back; raises as `holds`."""
+        return self._run(self._client.granted_rules)
+
+    def take_back(self, granted: str | GrantedHold) -> None:
+        """Take a granted rule back; see `toolbus.RoomClient.take_back`.
+
+        Raises:
+            RoomException: What that raises.
+        """
+        self._run(self._client.take_back, granted)
 
     # Tokens and administration
 

@@ -27,7 +27,7 @@ from toolbus.tools.middleware import Middleware
 from toolbus.tools.tool_run import LOCAL, Participant, ToolRun
 from toolbus.tools.toolkit import Toolkit
 from toolbus.turns.agent_state import AgentState
-from toolbus.turns.approvals import ApprovalQueue, Approver
+from toolbus.turns.approvals import ApprovalQueue, Approve
 from toolbus.turns.builders import AnyBuilder, ToolkitConfig
 from toolbus.turns.tool_groups import SkillListing, ToolGroup
 from toolbus.turns.turn_permissions import TurnPermissions
@@ -45,10 +45,10 @@ __all__ = [
     "TurnScope",
     "checked_builders",
     "checked_context",
+    "checked_defaults",
     "checked_permissions",
     "checked_room",
     "checked_state",
-    "checked_defaults",
     "checked_timeout",
     "end_with",
     "requested",
@@ -99,6 +99,11 @@ class TurnOptions:
             where = "the context of this turn has no room"
         else:
             return
+        if self.approvals.is_in_room:
+            raise ValueError(
+                f'{where}, so that nobody can be asked there: approve="room" needs Turn(room), or a'
+                " context with a room"
+            )
         required = [
             *self.required,
             *(toolkit for group in self.groups for toolkit in group.required),
@@ -219,7 +224,7 @@ def checked_defaults(
 
 
 def checked_permissions(
-    permissions: Permissions | None, approve: Approver | None, state: AgentState
+    permissions: Permissions | None, approve: Approve | None, state: AgentState
 ) -> TurnPermissions | None:
     """Return what may run, with what was granted in a state; None without permissions.
 

@@ -520,6 +520,7 @@ def _call_options(given: Mapping[str, Any], defaults: CallOptions) -> CallOption
         attachment=given.get("attachment"),
         input=given.get("input"),
         on_progress=given.get("on_progress"),
+        on_held=given.get("on_held"),
         purpose=defaults.purpose,
         approval_timeout_s=defaults.approval_timeout_s,
     )
