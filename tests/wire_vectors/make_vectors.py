@@ -274,6 +274,54 @@ ASSESSMENT = {
     "from_the_future": [1],
 }
 
+# What is asked about a call that waits for a person, and the digest that an approval repeats.
+HOLD_ID = "5d0f6c1e2b3a4958"
+HOLD_BODY = {
+    "arguments": pack(ARGUMENTS),
+    "reason": "the rule ask:weather.forecast",
+    "message": "overwrites forecasts.json",
+    "preview": "-sun\n+rain\n",
+    "suggestions": [{"behavior": "allow", "tool": "weather.forecast", "match": "Oslo:*"}],
+    "input": True,
+}
+HOLD_DIGEST = hashlib.sha256(DIGEST.encode() + HOLD_BODY["arguments"]).digest()
+CHANGED = pack({"city": "Oslo", "days": 1})
+RULES = pack([{"behavior": "allow", "tool": "weather.forecast", "match": "Oslo:*"}])
+PEOPLE = [
+    {"id": id, "name": name, "role": role, "issuer": issuer}
+    for id, name, role, issuer in (ALICE, PLANNER)
+]
+HOLD = {
+    "id": HOLD_ID,
+    "kind": "approve",
+    "toolkit": "weather",
+    "tool": "forecast",
+    "owner": {"name": "station-7", "issuer": "example"},
+    "definition": DIGEST,
+    "digest": HOLD_DIGEST,
+    "asked_for": {"name": "alice", "issuer": "example"},
+    "age_ms": 1_250,
+    "outcome": "open",
+    "caller": PEOPLE[1],
+    "call_id": CALL_ID,
+    "on_behalf_of": PEOPLE[0],
+    "purpose": "plan the trip",
+    "left_ms": 298_750,
+}
+SETTLED_HOLD = {
+    **{key: value for key, value in HOLD.items() if key != "left_ms"},
+    "outcome": "denied",
+    "by": PEOPLE[0],
+    "reason": "not today",
+}
+OWN_HOLD = {
+    "tool": "weather.forecast",
+    "participant": "station-7",
+    "definition": DIGEST,
+    "call_id": CALL_ID,
+    "purpose": "plan the trip",
+}
+
 # name: (kind, number, sender, fields)
 FRAMES: dict[str, tuple[str, int, list[str], list[Any]]] = {
     "welcome": ("welcome", 1, [SERVER], [1, ALICE[0], "lab", "9c0b7a6d5e4f3021", WELCOME_FACTS]),
@@ -390,6 +438,122 @@ FRAMES: dict[str, tuple[str, int, list[str], list[Any]]] = {
         [SERVER],
         [18, *CALL, 5_000, pack({}), BARE_HEADER, []],
     ),
+    "hold": (
+        "hold",
+        25,
+        [CLIENT],
+        [
+            3,
+            12,
+            "approve",
+            HOLD_DIGEST,
+            pack(HOLD_BODY),
+            {"approval_ms": 120_000, "approvers": ["role:user", "others"], "entered": False},
+        ],
+    ),
+    "hold_own": (
+        "hold",
+        25,
+        [CLIENT],
+        [4, None, "approve", HOLD_DIGEST, pack(HOLD_BODY), {**OWN_HOLD, "local": False}],
+    ),
+    "hold_granted": (
+        "hold",
+        25,
+        [CLIENT],
+        [
+            5,
+            None,
+            "granted",
+            HOLD_DIGEST,
+            RULES,
+            {"tool": "weather.forecast", "public": True, "name": "alice", "issuer": "example"},
+        ],
+    ),
+    "held": (
+        "held",
+        26,
+        [SERVER],
+        [
+            7,
+            {
+                "hold": HOLD_ID,
+                "kind": "approve",
+                "tool": "weather.forecast",
+                "left_ms": 300_000,
+                "may_settle": True,
+            },
+        ],
+    ),
+    "held_and_nobody": ("held", 26, [SERVER], [7, {"hold": HOLD_ID, "nobody": True}]),
+    "held_within": ("held", 26, [SERVER], [8, {}]),
+    "resumed": (
+        "resumed",
+        27,
+        [SERVER],
+        [7, 61_200, {"hold": HOLD_ID, "outcome": "approved"}],
+    ),
+    "resumed_within": ("resumed", 27, [SERVER], [8, 61_200, {}]),
+    "result_of_hold": (
+        "result",
+        2,
+        [SERVER],
+        [
+            3,
+            pack({"outcome": "approved", "by": PEOPLE[0], "arguments": CHANGED, "rules": RULES}),
+        ],
+    ),
+    "holds": ("holds", 40, [CLIENT], [6, {}]),
+    "holds_next_page": (
+        "holds",
+        40,
+        [CLIENT],
+        [7, {"kind": "granted", "settled": True, "limit": 20, "cursor": "kQc="}],
+    ),
+    "holds_of_one": ("holds", 40, [CLIENT], [8, {"hold": HOLD_ID}]),
+    "result_of_holds": (
+        "result",
+        2,
+        [SERVER],
+        [6, pack({"holds": [HOLD], "cursor": None})],
+    ),
+    "result_of_holds_of_one": (
+        "result",
+        2,
+        [SERVER],
+        [8, pack({"hold": {**HOLD, "body": pack(HOLD_BODY), "approvers": ["others"]}})],
+    ),
+    "settle": ("settle", 41, [CLIENT], [9, HOLD_ID, "approve", HOLD_DIGEST, {}]),
+    "settle_with_changes": (
+        "settle",
+        41,
+        [CLIENT],
+        [10, HOLD_ID, "approve", HOLD_DIGEST, {"arguments": CHANGED, "rules": RULES}],
+    ),
+    "settle_deny": (
+        "settle",
+        41,
+        [CLIENT],
+        [11, HOLD_ID, "deny", HOLD_DIGEST, {"reason": "not today"}],
+    ),
+    "result_of_settle": ("result", 2, [SERVER], [11, pack({"outcome": "denied"})]),
+    "failed_settled_already": (
+        "failed",
+        3,
+        [SERVER],
+        [
+            9,
+            "already_exists",
+            "no",
+            False,
+            "this approval was settled already: it is denied by alice",
+            pack({"outcome": "denied", "by": PEOPLE[0]}),
+            None,
+        ],
+    ),
+    "subscribe_holds": ("subscribe", 36, [CLIENT], [13, ["holds"]]),
+    "event_hold_added": ("event", 4, [SERVER], [6, "hold_added", {"hold": HOLD}]),
+    "event_hold_settled": ("event", 4, [SERVER], [7, "hold_settled", {"hold": SETTLED_HOLD}]),
     "chunk": ("chunk", 19, [CLIENT, SERVER], [8, 1, pack([1, {"line": "rain"}])]),
     "chunk_of_file": (
         "chunk",

@@ -311,6 +311,7 @@ class Approval(Struct, eq=False):
 
     written: bool = False
     ended: bool = False
+    """Whether the call has ended: what still waits in the host's send queue is never written."""
 
 
 HoldOutcome: TypeAlias = Literal[
@@ -367,7 +368,7 @@ class CallHold:
     request_id: int
     """The id of the request, whose reply is the decision."""
     call: InFlightCall | None
-    """The call that waits at its host, or within which the asker asks."""
+    """The call that waits at its host, or within which the asker asks; None once it is settled."""
     is_own: bool
     """Whether it asks about a call that it makes, and not about one that it runs."""
     digest: bytes
@@ -388,7 +389,8 @@ class CallHold:
     """Who settled it, as others are shown a participant."""
     settler: Identity | None = None
     answer: tuple[Any, ...] = ()
-    """What the settler sent: the same again by the same identity succeeds again."""
+    """What the settler sent, as digests where it may be large: the same again by the same identity
+    succeeds again."""
     reason: str = ""
     """Why it was denied, in the words of the settler."""
     settled_at: float = 0.0

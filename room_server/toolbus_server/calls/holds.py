@@ -113,10 +113,10 @@ def refusal_of(participant: Participant, hold: CallHold) -> PermissionDenied | N
 
     Its host and those behind the call know of it. To others there is no such hold.
     """
-    lacking = _lacking(participant, hold)
     knows = participant.identity in {hold.asker.participant.identity, *hold.tool.makers}
     if not knows or not _may_see(participant, hold):
         return None
+    lacking = _lacking(participant, hold)
     text = _WHY[lacking].format(tool=hold.tool.name)
     return PermissionDenied(text, details={"grant": lacking} if lacking in _GRANTS else {})
 
@@ -129,7 +129,6 @@ _WHY = {
     "host": "the host of {tool} may not approve its calls: only a token of a development key may",
     OTHERS: "{tool} is approved by others than those who make the call, or whom it is made for",
     "approvers": "the host of {tool} has named who approves its calls",
-    "hidden": "the toolkit of {tool} is not visible",
 }
 
 
@@ -143,6 +142,8 @@ def _lacking(participant: Participant, hold: CallHold) -> str:
     """Return what a participant lacks to settle a hold: a grant, or a word of `_WHY`."""
     if not _may_see(participant, hold):
         return "hidden"
+    if hold.kind == "granted" and participant.identity == hold.asker.participant.identity:
+        return ""  # it may ask again about anything at its host
     excluded = _excluded(participant, hold)
     if excluded:
         return excluded
@@ -165,7 +166,7 @@ def _excluded(participant: Participant, hold: CallHold) -> str:
         return OTHERS
     if participant.is_developer:  # one person tries all of it on one machine
         return ""
-    if identity == hold.asker.participant.identity and not hold.is_own and hold.kind == "approve":
+    if identity == hold.asker.participant.identity and not hold.is_own:
         return "host"
     is_maker = identity in makers and identity != hold.tool.asked_for
     return "approve_own" if is_maker and not participant.scope.approve_own else ""
@@ -234,20 +235,26 @@ class RoomHolds:
     settled: dict[str, CallHold] = field(default_factory=dict)
     """By id, the first settled first."""
     last_number: int = 0
-    _of_caller: Counter[Identity | None] = field(default_factory=Counter)
-    _of_asker: Counter[Identity] = field(default_factory=Counter)
+    _of_caller: Counter[Identity] = field(default_factory=Counter)
+    _of_asker: Counter[tuple[Identity, bool]] = field(default_factory=Counter)
+    """By host: its calls, and its granted rules (True)."""
+    _of_room: Counter[bool] = field(default_factory=Counter)
 
     def check_quotas(self, tool: HeldTool, asker: Participant) -> None:
         """Refuse one more hold of a caller, a host or the room. Raises QuotaExceeded."""
-        caller = None if tool.caller is None else tool.caller.identity
-        for used, most, whose in (
-            (self._of_caller[caller], MAX_OF_CALLER, "calls of one caller"),
-            (self._of_asker[asker.identity], MAX_OF_HOST, "calls at one host"),
-            (len(self.open), MAX_OF_ROOM, "calls of one room"),
-        ):
-            if used >= most and (caller is not None or whose != "calls of one caller"):
-                text = f"{most} {whose} wait for a person already"
-                raise QuotaExceeded(text, executed="no", retry_after_s=_RETRY_AFTER_S)
+        # Rules that were granted take no places of calls, nor the other way round.
+        is_rule = tool.caller is None
+        what, verb = ("rules", "are listed") if is_rule else ("calls", "wait for a person")
+        quotas = [
+            (self._of_asker[asker.identity, is_rule], MAX_OF_HOST, "at one host"),
+            (self._of_room[is_rule], MAX_OF_ROOM, "of one room"),
+        ]
+        if tool.caller is not None:
+            quotas.append((self._of_caller[tool.caller.identity], MAX_OF_CALLER, "of one caller"))
+        for used, most, whose in quotas:
+            if used >= most:
+                text = f"{most} {what} {whose} {verb} already"
+                raise QuotaExceeded(text, retry_after_s=_RETRY_AFTER_S)
 
     def begin(
         self,
@@ -289,10 +296,11 @@ class RoomHolds:
         """End an open hold, and let go on what stands still because of it alone."""
         del self.open[hold.id]
         self._count(hold, -1)
-        self.drop_old(now)
-        self.settled[hold.id] = hold
         hold.outcome, hold.settled_at, hold.body = outcome, now, b""
-        hold.asker.asked.pop(hold.request_id, None)
+        if hold.kind == "approve" or outcome == "taken_back":  # an answer that may come again
+            self.settled[hold.id] = hold
+            self.drop_old(now)
+        del hold.asker.asked[hold.request_id]
         if hold.call is not None and hold.call.wait is not None:
             hold.call.wait.holds.remove(hold)
         change = HoldChange([], [])
@@ -300,18 +308,21 @@ class RoomHolds:
             if not call.ended or call is hold.call:
                 _go_on(call, now, change, {"hold": hold.id, "outcome": outcome})
         hold.stopped.clear()
+        hold.call = None  # a call that has ended is not held in memory for `SETTLED_S`
         return change
 
     def drop_old(self, now: float) -> None:
         """Forget the settled holds that are too old, or too many."""
         while self.settled:
             oldest = next(iter(self.settled.values()))
-            if len(self.settled) < MAX_SETTLED and now - oldest.settled_at < SETTLED_S:
+            if len(self.settled) <= MAX_SETTLED and now - oldest.settled_at < SETTLED_S:
                 return
             del self.settled[oldest.id]
 
     def _count(self, hold: CallHold, sign: int) -> None:
-        caller, asker = hold.tool.caller, hold.asker.participant.identity
+        caller = hold.tool.caller
+        asker = hold.asker.participant.identity, caller is None
+        self._of_room[caller is None] += sign
         if caller is not None:
             self._of_caller[caller.identity] += sign
             if not self._of_caller[caller.identity]:
@@ -370,7 +381,8 @@ def _go_on(call: InFlightCall, now: float, change: HoldChange, data: dict[str, A
         waited_s = now - wait.since
         call.deadline_at += waited_s
         if call.streams is not None:
-            call.streams.active_at += waited_s
+            # What was silent before goes on to count; what moved meanwhile has moved just now.
+            call.streams.active_at = min(call.streams.active_at, wait.since) + waited_s
         change.resumed.append(call)
     # A call that has ended is sent this before its end, as a retry of it goes by the new deadline.
     resumed = Resumed(call.request_id, ceil(waited_s * 1000), data)

@@ -477,6 +477,8 @@ class Router:
             # id. Sent first, so that the caller can go on while the tables are updated; the span
             # ends before that, or it would end after the caller's.
             ended_ns = None if call.span is None else time_ns()
+            if call.wait is not None:  # its caller reads `resumed` before the end
+                call.wait.keeper.call_ended(call)
             caller, data = call.caller, encode(Result(call.request_id, reply.body))
             if not caller.port.is_behind:
                 caller.port.send_message(data)
@@ -494,9 +496,9 @@ class Router:
                 call.span.end(at_ns=ended_ns)
         else:
             error = exception_of(reply)
-            if call.streams is not None and self.streams.has_sent(call.streams):
-                if error.executed == "no":  # wrong: the host has already sent part of a stream
-                    error.executed, error.retryable = "maybe", False
+            has_sent = call.streams is not None and self.streams.has_sent(call.streams)
+            if has_sent and error.executed == "no":  # wrong: part of a stream was sent already
+                error.executed, error.retryable = "maybe", False
             self._fail(call, error)
 
     def cancel(self, caller: Connection, cancel: Cancel) -> None:
@@ -520,7 +522,8 @@ class Router:
         self._ends.add(made, self._end_without_caller)
         self._ends.add(list(connection.dispatched.values()), self._end_without_host)
         for hold in list(connection.asked.values()):
-            hold.keeper.withdraw(hold)
+            if hold.call is None:  # else it ends with its call
+                hold.keeper.withdraw(hold)
 
     def end_calls_at_once(self, connection: Connection) -> None:
         """Do so in one step: the connection, to another node, is used again."""

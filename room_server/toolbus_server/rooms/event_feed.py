@@ -47,6 +47,9 @@ _MAX_TOOLS = 512
 # The last definition of a toolkit that is removed, and whether it still exists for others, may be
 # hidden from the receiver.
 _OF_REMOVED = {"title": "", "description": "", "version": "", "digest": "", "hosts": 0}
+MAX_HOLD_EVENTS = 8_192
+"""Events about holds that wait until they are sent, in one room: a host that asks and withdraws
+without end would fill the memory. Beyond it the oldest are dropped; approvers can list."""
 _PARTICIPANT_EVENTS = {
     (False, True): "participant_joined",
     (True, True): "participant_changed",
@@ -390,7 +393,8 @@ class EventFeeds:
         self._feeds: dict[str, EventFeed] = {}
         self._starting: set[EventFeed] = set()
         """Those whose subscription is not answered yet."""
-        self._hold_events: deque[tuple[str, CallHold]] = deque()
+        self._hold_events: deque[tuple[str, CallHold]] = deque(maxlen=MAX_HOLD_EVENTS)
+        self._is_sending_holds = False
         self._observers: dict[str, EventFeed] = {}
         """Subscribers to `calls`."""
         self.monitor: RoomCallMonitor = RoomCallMonitor(room, loop, self._send_calls)
@@ -493,17 +497,20 @@ class EventFeeds:
         if not self._feeds:
             return
         self._hold_events.append((name, hold))
-        if len(self._hold_events) == 1:
+        if not self._is_sending_holds:
+            self._is_sending_holds = True
             self.scheduler.add(self._send_holds())
 
     def _send_holds(self) -> Iterator[None]:
-        while self._hold_events:
-            name, hold = self._hold_events[0]
-            packed = cache(partial(self._packed_hold, hold))
-            for feed in list(self._feeds.values()):
-                feed.offer_hold(name, hold, packed)
-                yield
-            self._hold_events.popleft()
+        try:
+            while self._hold_events:
+                name, hold = self._hold_events.popleft()
+                packed = cache(partial(self._packed_hold, hold))
+                for feed in list(self._feeds.values()):
+                    feed.offer_hold(name, hold, packed)
+                    yield
+        finally:
+            self._is_sending_holds = False
 
     def _packed_hold(self, hold: CallHold) -> Raw:
         now = asyncio.get_running_loop().time()

@@ -11,10 +11,12 @@ import asyncio
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from hashlib import sha256
 from math import inf
 from typing import Any
 
 from toolbus.auth.grants import covers_topic, is_tool_name, is_toolkit_name
+from toolbus.auth.participant_names import MAX_NAME_CHARS
 from toolbus.concurrency.timers import Deadlines
 from toolbus.errors import (
     AlreadyExists,
@@ -69,6 +71,8 @@ __all__ = ["HoldRequests"]
 
 MAX_BODY_BYTES = 256 * 1024
 """What a person is shown about one call (PROTOCOL.md, HOLD-4)."""
+MAX_GRANTED_BYTES = 16 * 1024
+"""A rule that was granted: lists show the rules in full (PROTOCOL.md, HOLD-13)."""
 MAX_APPROVERS = 256
 """Each is compared with each participant that may settle, as those of `shared_with`."""
 MAX_REASON_CHARS = 2_000
@@ -121,6 +125,8 @@ class HoldRequests:
         """
         self._check_alone()
         _check_fields(request)
+        if request.id in asker.asked:
+            raise bad_option("id", "is that of an open hold")
         call = _call_of(asker, request)
         is_own = request.kind == "approve" and "tool" in request.options
         tool = self._tool_of(asker, request, call)
@@ -130,7 +136,7 @@ class HoldRequests:
         approvers = self._read_approvers(asker, request.options)
         self._holds.check_quotas(tool, asker.participant)
         if asker.usage.held_bytes + len(request.body) > identity_usage.MAX_HELD_BYTES:
-            raise QuotaExceeded("too much waits for persons at the hosts of this identity")
+            raise QuotaExceeded("too much waits for a person at the hosts of this identity")
         now = self._loop.time()
         ends_at = now + _waiting_s(call, request)
         if ends_at <= now:
@@ -176,6 +182,8 @@ class HoldRequests:
             if toolkit is None:
                 raise NotFound("this participant hosts no such toolkit")
             asked_for = [read_option(options, key, str) or "" for key in ("issuer", "name")]
+            if max(map(len, asked_for)) > MAX_NAME_CHARS:
+                raise bad_option("name", f"must have at most {MAX_NAME_CHARS} characters")
             return HeldTool(toolkit, names, identity, definition, None, Identity(*asked_for))
         toolkit, owner = None, identity
         if not read_option(options, "local", bool):
@@ -232,6 +240,8 @@ class HoldRequests:
         assert wait is not None, "it has waited for a person"
         if wait.within is not None and wait.within.wait is not None:
             wait.within.wait.begun.pop(call, None)
+        if wait.approval is not None:
+            wait.approval.ended = True
         for hold in list(wait.holds):
             self.withdraw(hold)
 
@@ -245,6 +255,7 @@ class HoldRequests:
 
     def _end(self, hold: CallHold, outcome: HoldOutcome, reply: Frame, ticket: Any = None) -> None:
         self._send(self._holds.settle(hold, outcome, self._loop.time()))
+        self._timers.forget(hold)
         hold.asker.port.send_message(encode(reply), ticket)
         self._publish("hold_settled", hold)
 
@@ -300,7 +311,7 @@ class HoldRequests:
                 continue
             if page and (len(page) == limit or size > MAX_PAGE_BYTES):
                 return {"holds": page, "cursor": cursor_text((last,))}
-            page.append(self._described(hold))
+            page.append(self._described(hold) | (_asked(hold) if kind == "granted" else {}))
             size += len(pack_reply(page[-1]))
             last = hold.number
         return {"holds": page, "cursor": None}
@@ -382,7 +393,11 @@ class HoldRequests:
         if arguments is not None and not participant.may_call(*hold.tool.names):
             text = f"no grant to call {hold.tool.name}, and so to change what it is called with"
             raise PermissionDenied(text, details={"grant": "agents.call"})
-        return request.decision, reason, arguments, rules
+        return request.decision, reason, _digest(arguments), _digest(rules)
+
+
+def _digest(data: bytes | None) -> bytes | None:
+    return None if data is None else sha256(data).digest()
 
 
 def _asked(hold: CallHold) -> dict[str, Any]:
@@ -405,9 +420,10 @@ def _check_fields(request: Hold) -> None:
         raise bad_option("kind", f"must be one of {', '.join(_OUTCOMES)}")
     if len(request.digest) != _DIGEST_BYTES:
         raise bad_option("digest", f"must have {_DIGEST_BYTES} bytes")
-    if len(request.body) > MAX_BODY_BYTES:
-        size = len(request.body)
-        text = f"{size} bytes would have to be shown to a person, at most {MAX_BODY_BYTES} can"
+    size = len(request.body)
+    most = MAX_BODY_BYTES if request.kind == "approve" else MAX_GRANTED_BYTES
+    if size > most:
+        text = f"{size} bytes would have to be shown to a person, at most {most} can"
         raise TooLarge(text, executed="no")
     if request.dispatch is None and "tool" not in request.options:
         raise bad_option("tool", "must be given where no call waits")

@@ -349,7 +349,7 @@ class ApiScope:
 
     @classmethod
     def full(cls) -> ApiScope:
-        """Grant everything."""
+        """Grant everything but `approve_all` and `approve_own`, which older servers do not know."""
         agents = AgentsGrant(
             register_public_toolkit=True,
             register_private_toolkit=True,

@@ -451,13 +451,21 @@ def _assessment_lines(assessment: Assessment) -> Iterator[str]:
         yield f"it says: {one_line(assessment.message)}"
     if assessment.reaches:
         yield f"it passes the call on to {one_line(assessment.reaches)}"
-    if assessment.refusal:
-        yield f"the policy of its host refuses the call: {one_line(assessment.refusal)}"
-    elif assessment.behavior == "deny":
-        yield "no policy of its host enforces that: only callers with permissions are bound by it"
+    yield from _host_lines(assessment)
     for rule in assessment.suggestions:
         yield f"it suggests the rule: {one_line(str(rule))}"
     if assessment.source == "manifest":
         yield "its host cannot be asked: these are the flags of the tool"
     for line in printable(assessment.preview).splitlines():
         yield f"| {line}"
+
+
+def _host_lines(assessment: Assessment) -> Iterator[str]:
+    """Yield what the host itself would do about a call."""
+    if assessment.refusal:
+        yield f"the policy of its host refuses the call: {one_line(assessment.refusal)}"
+        return
+    if assessment.behavior == "deny":
+        yield "no policy of its host enforces that: only callers with permissions are bound by it"
+    if assessment.asks:
+        yield f"its host would ask a person first: {one_line(assessment.asks)}"

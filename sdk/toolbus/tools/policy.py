@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from toolbus.auth.grants import ToolPatterns
@@ -25,7 +26,7 @@ from toolbus.permissions.plain import (
 from toolbus.tools.approvals import ApprovalDecision, ApprovalDemand, ApprovalState, Judged
 from toolbus.tools.assessing import assessed
 from toolbus.tools.context import run_of
-from toolbus.tools.decisions import CallDecision, judge, of_same_reach, stricter
+from toolbus.tools.decisions import CallDecision, InForce, judge, of_same_reach, stricter
 from toolbus.tools.middleware import ToolCall
 from toolbus.tools.tool import Tool, read_in_time
 from toolbus.untrusted_text import printable
@@ -35,13 +36,14 @@ from toolbus.wire.manifest import ToolkitManifest
 if TYPE_CHECKING:  # most programs have no permissions
     from toolbus.permissions.decision import PermissionDecision
     from toolbus.permissions.permissions import Permissions
+    from toolbus.permissions.rule import Rule
     from toolbus.records.call_record import Decision
 
 __all__ = [
     "Inquiry",
     "checked_policy",
+    "foreseen",
     "permitted",
-    "refusal_of",
     "warn_of_policies",
     "workdirs_of",
 ]
@@ -109,8 +111,12 @@ class _HostDecision(CallDecision):
     ) -> None:
         self._tool = tool
         self._policies = policies
-        self._call = call
         self._run = run_of(call.context)
+        if workdirs := self._run.own_workdirs:
+            call = replace(call, tool=replace(call.tool, workdirs=workdirs))
+        self._call = call
+        granted = self._run.granted
+        self._granted = granted if granted is not None and granted.rules else None
         self._approvers = approvers
         self._has_input = has_input
         # What a person has decided holds for all attempts; what a policy has denied for this one.
@@ -125,14 +131,62 @@ class _HostDecision(CallDecision):
         inquiry = Inquiry(self._tool, call, checked, self._policies[1:])
         decided: tuple[PermissionDecision, Assessment] | None = None
         for policy in self._policies:
-            found = await judge(lambda _, policy=policy: policy, call, inquiry.ask)  # type: ignore[misc]
+            found = await judge(self._in_force(policy, call), call, inquiry.ask)
+            if answer := self._answer_of(call, *found):
+                found = replace(found[0], behavior="allow", rule=answer), found[1]
             if decided is None or stricter(found[0], decided[0]) is found[0]:
                 decided = found
         demands = self._tool.approval and self._run.enforces_approval
         if demands and (decided is None or decided[0].behavior == "allow"):
-            decided = await self._demand(call, inquiry)
+            granted = await self._granted_by_person(call, inquiry)
+            decided = granted or await self._demand(call, inquiry)
         assert decided is not None, "it is judged for a policy or for its tool"
         return decided
+
+    def _in_force(self, policy: Permissions, call: ToolCall) -> InForce:
+        """Return the policy, with the granted rules that concern the call."""
+        if self._granted is None:
+            return lambda _: policy
+        return partial(self._granted.joined, policy, call, has_input=self._has_input)
+
+    def _answer_of(
+        self, call: ToolCall, decision: PermissionDecision, assessment: Assessment
+    ) -> Rule | None:
+        """Return what was granted for exactly these arguments, if a rule asks about them.
+
+        A granted pattern answers none: it may cover calls that another rule asks about. What the
+        tool itself asks about, such as a file that has changed, it asks each time.
+        """
+        is_asked = decision.behavior == "ask" and decision.source == "rule"
+        if self._granted is None or not is_asked or assessment.immune:
+            return None
+        reaches = assessment.reaches
+        covering = self._granted.covering(call, reaches, has_input=self._has_input)
+        return next((granted.rules()[0] for granted in covering if granted.arguments), None)
+
+    async def _granted_by_person(
+        self, call: ToolCall, inquiry: Inquiry
+    ) -> tuple[PermissionDecision, Assessment] | None:
+        """Return the decision that granted rules alone make; None if they do not cover the call."""
+        if self._granted is None:
+            return None
+        from toolbus.permissions.permissions import Permissions
+
+        async def ask(patterns: tuple[str, ...]) -> Assessment:
+            # Without what loosens or asks: only what matches counts.
+            said = await inquiry.ask(patterns)
+            return Assessment(
+                "pass",
+                matches=said.matches,
+                parts=said.parts,
+                uncertain=said.uncertain,
+                source=said.source,
+                reaches=said.reaches,
+            )
+
+        nothing = Permissions("dont_ask")
+        decision, _ = await judge(self._in_force(nothing, call), call, ask)
+        return (decision, await inquiry.ask(())) if decision.behavior == "allow" else None
 
     async def _demand(
         self, call: ToolCall, inquiry: Inquiry
@@ -140,8 +194,8 @@ class _HostDecision(CallDecision):
         from toolbus.permissions.decision import PermissionDecision
 
         assessment = await inquiry.ask(())
-        text = f"{call.tool.name} asks that a person approves each call."
-        asked = PermissionDecision("ask", text, source="tool", suggestions=assessment.suggestions)
+        text, suggestions = _demand_of(call.tool.name), assessment.suggestions
+        asked = PermissionDecision("ask", text, source="tool", suggestions=suggestions)
         return asked, assessment
 
     def asks(self, judged: Judged) -> Hashable:
@@ -152,6 +206,12 @@ class _HostDecision(CallDecision):
         self.note_denial("approval")
         text = "what the call would do has changed again since a person approved it"
         raise ApprovalDenied(text, executed="no", details=self.details(judged.decision))
+
+    def grant(self, answer: ApprovalDecision, judged: Judged) -> None:
+        granted, reaches = self._run.granted, judged.assessment.reaches
+        if granted is not None:
+            call, rules = judged.call, answer.rules
+            granted.grant(call, reaches, rules, self._policies, has_input=self._has_input)
 
     async def ask(self, judged: Judged) -> ApprovalDecision:
         run = self._run
@@ -176,9 +236,9 @@ class _HostDecision(CallDecision):
         self.note("denied", self._by(by))
 
     def _by(self, by: str) -> str:
-        if self.judged is None or by in ("person", "approval") or not self._policies:
+        if self.judged is None or by in ("person", "approval"):
             return by
-        return f"policy: {self.judged.decision.by}"
+        return f"policy: {self.judged.decision.by}" if self._policies else self.judged.decision.by
 
     async def arguments_to_run(self, packed: bytes) -> dict[str, Any]:
         """Return the arguments to run the call with, as soon as it may.
@@ -227,13 +287,28 @@ async def permitted(
     return await decision.arguments_to_run(packed)
 
 
-async def refusal_of(policies: Iterable[Permissions], inquiry: Inquiry) -> str:
-    """Return why the policies of its toolkit would refuse a call; empty if they would not."""
+async def foreseen(
+    tool: Tool, policies: Iterable[Permissions], inquiry: Inquiry
+) -> tuple[str, str]:
+    """Return why a call would be refused, and why a person would be asked; empty if that is not so.
+
+    It is so by the policies of its toolkit, or because its tool wants a person to be asked.
+    """
+    asks = ""
     for policy in policies:
         decision, _ = await judge(lambda _, policy=policy: policy, inquiry.call, inquiry.ask)  # type: ignore[misc]
         if decision.behavior == "deny":
-            return printable(decision.reason, MAX_MESSAGE_CHARS)
-    return ""
+            return printable(decision.reason, MAX_MESSAGE_CHARS), ""
+        if decision.behavior == "ask":
+            asks = asks or printable(decision.reason, MAX_MESSAGE_CHARS)
+    call = inquiry.call
+    if not asks and tool.approval and run_of(call.context).enforces_approval:
+        asks = _demand_of(call.tool.name)
+    return "", asks
+
+
+def _demand_of(tool: str) -> str:
+    return f"{tool} asks that a person approves each call."
 
 
 def workdirs_of(policies: Sequence[Permissions]) -> tuple[str, ...]:

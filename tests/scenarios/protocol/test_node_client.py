@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,10 +28,13 @@ from toolbus.wire import (
     PROTOCOL_HEADER,
     Call,
     Describe,
+    Dispatch,
     Drain,
+    Failed,
     Notice,
     Register,
     Result,
+    decode_from_client,
     pack_body,
 )
 from toolbus_server import ServerSettings
@@ -465,3 +469,87 @@ async def test_connection_to_a_server_that_breaks_the_rules_is_closed_with_the_c
                 await connection.websocket.wait_closed()
             assert connection.websocket.close_code == code
             assert await caller.end() in (0, -15)
+
+
+DECISIONS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    ("approve", {}, {"value": 7}),
+    ("approve", {"changes": {"args": {"value": 8}}}, {"value": 8}),
+    ("approve", {"changes": {"args": {"value": "8"}}}, {"code": "invalid_arguments"}),
+    ("deny", {"reason": "not today"}, {"code": "approval_denied", "message": "not today"}),
+]
+
+
+async def test_node_host_runs_only_what_a_person_approves(client: Path) -> None:
+    """HOLD-1 to HOLD-3, HOLD-6, HOLD-8, HOLD-10, HOLD-14: and the time of the call stands still."""
+    call: dict[str, Any] = {"name": "lines.guarded", "args": {"value": 7}, "timeoutMs": 300}
+    async with pair(client) as (caller, host, _):
+        waiting, told = [], []
+        for _ in DECISIONS:
+            waiting.append(caller.send_order("call", **call))
+            told.append(await caller.wait_for(held="lines.guarded", may_settle=True))
+        late = await caller.ask("call", name="lines.wait", timeoutMs=300)
+        assert late["error"]["code"] == "deadline_exceeded"  # as late as all of them would be
+        listed = (await caller.ask("holds"))["holds"]
+        assert [hold["id"] for hold in listed] == [held["hold"] for held in told]
+        for number, held, (decision, options, expected) in zip(
+            waiting, told, DECISIONS, strict=True
+        ):
+            settled = await caller.ask(decision, hold=held["hold"], **options)
+            end = await caller.answer(number)
+            if "code" in expected:
+                assert end["error"].items() >= {**expected, "executed": "no"}.items()
+            else:
+                assert end["value"] == expected["value"]
+                assert (await host.wait_for(began="guarded"))["value"] == expected["value"]
+            assert await caller.wait_for(held="lines.guarded", outcome=settled["outcome"])
+            again = await caller.ask(decision, hold=held["hold"], **options)
+            assert again["outcome"] == settled["outcome"]
+
+
+async def test_approvals_between_the_node_client_and_the_sdk(client: Path) -> None:
+    """HOLD-1, HOLD-6, HOLD-11: each as host, as caller and as who approves."""
+
+    @tool(approval=True)
+    async def guarded(value: int) -> int:
+        """Give back what a person approved."""
+        return value
+
+    async with (
+        pair(client) as (caller, _, server),
+        server.room("alice") as alice,
+        alice.host(Toolkit("kit", [guarded])),
+        alice.events(["holds"]) as events,
+    ):
+        ours = asyncio.ensure_future(alice.call("lines.guarded", value=3))
+        hold = (await anext(events)).hold
+        assert hold is not None
+        shown = await alice.hold(hold.id)
+        assert shown.body is not None
+        assert shown.body.arguments == {"value": 3}
+        await alice.approve(shown)
+        assert await ours == 3
+        theirs = caller.send_order("call", name="kit.guarded", args={"value": 4})
+        held = await caller.wait_for(held="kit.guarded")
+        await caller.ask("approve", hold=held["hold"])
+        assert (await caller.answer(theirs))["value"] == 4
+
+
+async def test_node_client_asks_no_person_at_a_server_of_a_lower_version(client: Path) -> None:
+    """HOLD-1, GROW-2: its host ends the call, and says that nothing ran."""
+    async with asyncio.timeout(60), scripted_server(ApiScope.full()) as server:
+        server.version = 5
+        async with node_program(client, "demo_caller.mjs", server.url, "no.token") as caller:
+            refused = (await caller.ask("holds"))["error"]
+            assert refused.items() >= {"code": "unavailable", "executed": "no"}.items()
+            await server.next_connection()
+        async with node_program(client, "demo_host.mjs", server.url, "no.token"):
+            connection = await server.next_connection()
+            await connection.answer(Register, {"digest": "d" * 64, "generation": 1})
+            header = {"caller": pack_body(["p2", "bob", "user", "test"])}
+            arguments = pack_body({"value": 1})
+            await connection.send(
+                Dispatch(9, "c" * 32, "lines", "guarded", None, arguments, header)
+            )
+            reply = decode_from_client(await connection.websocket.recv(decode=False))
+            assert isinstance(reply, Failed)
+            assert (reply.code, reply.executed, reply.retryable) == ("unavailable", "no", False)

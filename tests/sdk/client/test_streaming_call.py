@@ -369,7 +369,7 @@ async def test_client_announces_that_it_accepts_chunks() -> None:
     async with scripted_room() as scripted:
         request = scripted.connection.websocket.request
         assert request is not None
-        assert request.path.endswith("&chunks=1&parts=1&assess=1")
+        assert request.path.endswith("&chunks=1&parts=1&assess=1&holds=1")
 
 
 async def test_stream_of_a_turn_is_made_on_behalf_of_its_sender() -> None:

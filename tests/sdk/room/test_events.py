@@ -69,7 +69,7 @@ async def test_topics_are_read_once_and_others_are_refused(server: TestServer) -
             assert await next_message(events) == "hello"
         odd: list[Any] = [5, None, "messages", [], ["calls"], [["messages"]]]
         for topics in odd:
-            with pytest.raises(InvalidArguments, match="topics must be among messages"):
+            with pytest.raises(InvalidArguments, match="topics must be among holds, messages"):
                 await ann.events(topics).__aenter__()
 
 

@@ -26,6 +26,8 @@ from toolbus.wire.frames import (
     Explain,
     Failed,
     Frame,
+    Hold,
+    Holds,
     Input,
     ListToolkits,
     Participants,
@@ -34,6 +36,7 @@ from toolbus.wire.frames import (
     Register,
     Result,
     Send,
+    Settle,
     StreamChunk,
     Subscribe,
     Unregister,
@@ -62,7 +65,9 @@ _manifest = st.builds(
     st.sampled_from(["", "2"]),
     _schema,
 )
-_topic = st.sampled_from(["toolkits", "participants", "messages", "weather"])
+_topic = st.sampled_from(["toolkits", "participants", "messages", "holds", "weather"])
+_digest = st.sampled_from([b"d" * 32, b"d" * 32, b"d" * 32, b""])
+_hold = st.sampled_from(["0" * 16, "", "h" * 70])
 _traceparent = st.sampled_from([None, f"00-{'a' * 32}-{'b' * 16}-01", "junk"])
 _odd = st.one_of(
     st.none(),
@@ -94,6 +99,8 @@ _call_options = _map(
     idle_ms=st.sampled_from([0, 60_000]),
     input=st.booleans(),
     progress=st.booleans(),
+    purpose=st.sampled_from(["", "a trip", "p" * 501]),
+    approval_ms=st.sampled_from([0, 50, 2**53]),
 )
 _id = st.just(NEXT_ID)
 _words = st.sampled_from(["", "words", "w" * 5_000])
@@ -137,6 +144,34 @@ FIELDS: Mapping[type[Frame], tuple[st.SearchStrategy[Any], ...]] = {
     Input: (st.sampled_from(CALL_IDS), _number, st.one_of(st.none(), _packed), st.booleans()),
     Credit: (st.sampled_from([*CALL_IDS, DISPATCH]), st.booleans(), _number, _limit),
     Progress: (st.just(DISPATCH), _packed),
+    Hold: (
+        _id,
+        st.sampled_from([DISPATCH, DISPATCH, None]),
+        st.sampled_from(["approve", "approve", "granted", "answer"]),
+        _digest,
+        _packed,
+        _map(
+            approval_ms=st.sampled_from([0, 50, 2**53]),
+            approvers=st.lists(st.sampled_from(["others", "name:trudy", "role:user", "x"])),
+            entered=st.booleans(),
+            tool=st.sampled_from(["home.wait", "echo.say", "missing.say", "home", ""]),
+            local=st.booleans(),
+            public=st.booleans(),
+            name=_person,
+            issuer=st.just("acme"),
+        ),
+    ),
+    Holds: (
+        _id,
+        _map(hold=_hold, kind=st.just("granted"), settled=st.booleans(), limit=_limit),
+    ),
+    Settle: (
+        _id,
+        _hold,
+        st.sampled_from(["approve", "deny", "take_back", ""]),
+        _digest,
+        _map(reason=_words, arguments=_packed, rules=_packed),
+    ),
     Register: (
         _id,
         st.one_of(_manifest, _manifest, _packed),

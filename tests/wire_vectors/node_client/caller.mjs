@@ -3,6 +3,7 @@
 import { randomBytes } from "node:crypto";
 import { BrokenFrame, RoomError } from "./errors.mjs";
 import { ChunkReader, packChunk } from "./chunks.mjs";
+import { CallClock } from "./holds.mjs";
 import { pack } from "./packing.mjs";
 import { ReceiveWindow, SendWindow } from "./windows.mjs";
 
@@ -23,6 +24,8 @@ export class Caller {
     connection.on("credit", (frame) => {
       if (frame.of_input) this.#calls.get(frame.id)?.sending.raise(frame);
     });
+    connection.on("held", ({ id, data }) => this.#calls.get(id)?.hold(data));
+    connection.on("resumed", (frame) => this.#calls.get(frame.id)?.resume(frame));
   }
 
   /** List all toolkits that this participant may see, page by page. */
@@ -43,7 +46,8 @@ export class Caller {
    * Call `toolkit.tool` and return its value.
    *
    * Settings: `timeoutMs`; `signal` cancels (CALL-10); `input`, an iterable of values;
-   * `progress`, a function; `options`, as in the table of section 5.
+   * `progress`, a function; `onHeld`, a function that is given what a person is asked, and how
+   * that ended (HOLD-6); `options`, as in the table of section 5.
    */
   async call(name, args = {}, settings = {}) {
     const call = this.#open(name, args, settings, null);
@@ -111,14 +115,17 @@ export class Caller {
 
 /** One call in flight. */
 class OpenCall {
-  constructor(connection, id, window, { input, progress, signal }) {
-    Object.assign(this, { connection, id, input, progress, signal });
+  constructor(connection, id, window, { input, progress, signal, onHeld, timeoutMs = null }) {
+    Object.assign(this, { connection, id, input, progress, signal, onHeld });
     this.sending = new SendWindow();
     const give = (chunks, bytes) =>
       this.#send("credit", { of_input: false, chunks, bytes });
     this.receiving = new ReceiveWindow(window ?? WINDOW, give, window ?? OF_A_PLAIN_CALL);
     this.ended = false;
     this.isGivenUp = false;
+    this.clock = new CallClock(timeoutMs, () => {
+      this.#fail(new RoomError("deadline_exceeded", "no reply arrived before the deadline"));
+    });
   }
 
   /** Wait for the end of the call; meanwhile send its input and watch its signal. */
@@ -142,6 +149,17 @@ class OpenCall {
     } catch (error) {
       this.#fail(error);
     }
+  }
+
+  /** The call waits for a person: its time stands still until `resume` (HOLD-6). */
+  hold(data) {
+    this.clock.hold();
+    this.onHeld?.(data);
+  }
+
+  resume({ waited_ms: waitedMs, data }) {
+    this.clock.resume(waitedMs);
+    this.onHeld?.(data);
   }
 
   /** Report progress; an invalid value is dropped, as progress may be lost (PROGRESS-1). */
@@ -205,6 +223,7 @@ class OpenCall {
 
   #end(error, last = null) {
     this.ended = true;
+    this.clock.stop();
     this.last = last;
     this.receiving.end(error);
     this.sending.close(error ?? new RoomError("cancelled", "the call has ended"));

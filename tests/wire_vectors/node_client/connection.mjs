@@ -36,7 +36,8 @@ export class Connection {
    */
   static async join({ url, room, token, instance = "", epoch = 1, elsewhere = false }) {
     const query = new URLSearchParams({
-      epoch, chunks: 1, parts: 1, ...(instance && { instance }), ...(elsewhere && { elsewhere: 1 }),
+      epoch, chunks: 1, parts: 1, holds: 1,
+      ...(instance && { instance }), ...(elsewhere && { elsewhere: 1 }),
     });
     const socket = new WebSocket(`${url}/rooms/${room}?${query}`, ["toolbus.v1"], {
       headers: { Authorization: `Bearer ${token}` },

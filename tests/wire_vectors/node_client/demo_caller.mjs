@@ -27,7 +27,8 @@ const DOINGS = {
   async call({ name, args, input, ...settings }, signal) {
     const told = [];
     const progress = settings.progress ? (value) => told.push(value) : undefined;
-    const calling = { ...settings, input: input && numbers(input), progress, signal };
+    const onHeld = (held) => say({ held: name, ...held });
+    const calling = { ...settings, input: input && numbers(input), progress, onHeld, signal };
     const value = await participant.caller.call(name, args, calling);
     return { value: shown(value), told };
   },
@@ -51,6 +52,22 @@ const DOINGS = {
     return { assessment: await participant.caller.assess(name, args, settings) };
   },
 
+  async holds(options) {
+    const holds = [];
+    for await (const hold of participant.approver.list(options)) holds.push(shownHold(hold));
+    return { holds };
+  },
+
+  async approve({ hold, changes = {} }) {
+    const read = await participant.approver.read(hold);
+    return { read: shownHold(read), ...(await participant.approver.approve(read, changes)) };
+  },
+
+  async deny({ hold, reason }) {
+    const read = await participant.approver.read(hold);
+    return participant.approver.deny(read, reason);
+  },
+
   async cancel({ of }) {
     cancelling.get(of).abort();
     return {};
@@ -59,6 +76,10 @@ const DOINGS = {
 
 async function* numbers({ to }) {
   for (let n = 1; n <= to; n++) yield n;
+}
+
+function shownHold({ digest, body, ...hold }) {
+  return hold;
 }
 
 function shown(value) {

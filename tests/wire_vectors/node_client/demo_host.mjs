@@ -82,6 +82,14 @@ const tools = [
     },
   },
   {
+    name: "guarded", description: "Give back what a person approved.", approval: true,
+    input_schema: object({ value: { type: "integer" } }), check: isNumber("value"),
+    run({ value }) {
+      say({ began: "guarded", value });
+      return value;
+    },
+  },
+  {
     name: "crash", description: "Fail by mistake.", input_schema: object({}),
     run() {
       throw new TypeError("words that must not travel");

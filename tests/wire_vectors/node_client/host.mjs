@@ -2,10 +2,12 @@
 //
 // A tool is `{name, description, input_schema, streaming, check, run}`. `check(args)` returns an
 // error as `{path, message}`, or nothing: call a validator for JSON Schema there. `run(args,
-// context)` returns a value or, if the tool is `streaming`, an async generator.
+// context)` returns a value or, if the tool is `streaming`, an async generator. A person has to
+// approve each call of a tool with `approval` before it runs.
 
 import { ChunkReader, File, packChunk, packPieces } from "./chunks.mjs";
 import { RoomError, ToolFailed } from "./errors.mjs";
+import { askPerson } from "./holds.mjs";
 import { pack, unpack, unpackJson } from "./packing.mjs";
 import { ReceiveWindow, SendWindow } from "./windows.mjs";
 
@@ -18,6 +20,7 @@ const OF_A_PLAIN_CALL = { chunks: 1, bytes: 32 * 1024 }; // STREAM-8
 export class Host {
   #connection;
   #toolkits = new Map();
+  #digests = new Map();
   #runs = new Map();
 
   constructor(connection) {
@@ -40,7 +43,9 @@ export class Host {
     this.#toolkits.set(toolkit.name, toolkit);
     const tools = toolkit.tools.map(({ run, check, ...fields }) => fields);
     const manifest = pack({ ...toolkit, tools });
-    return this.#connection.request("register", { manifest, options });
+    const registered = this.#connection.request("register", { manifest, options });
+    this.#digests.set(toolkit.name, registered.then(({ digest }) => digest, () => ""));
+    return registered;
   }
 
   /** Accept no more calls; running ones continue. */
@@ -71,7 +76,8 @@ export class Host {
     const { args, wrong } = argumentsOf(tool, frame.arguments);
     if (wrong) return refuse("invalid_arguments", wrong.message, wrong);
     this.#runs.set(frame.id, run);
-    run.ended = run.go(tool, args).finally(() => this.#runs.delete(frame.id));
+    const asked = { packed: frame.arguments, definition: this.#digests.get(frame.toolkit) };
+    run.ended = run.go(tool, args, asked).finally(() => this.#runs.delete(frame.id));
   }
 
   #stop(id, reason) {
@@ -103,8 +109,10 @@ class Run {
     this.receiving = header.input ? new ReceiveWindow(WINDOW, give) : null;
   }
 
-  async go(tool, args) {
+  async go(tool, args, asked) {
     try {
+      if (tool.approval) args = await this.#approved(tool, args, asked);
+      if (args === null) return;
       const value = tool.run(args, this.#context());
       if (tool.streaming) {
         for await (const each of value) await this.#sendChunks(each);
@@ -115,6 +123,29 @@ class Run {
     } catch (error) {
       if (!this.#stopping.signal.aborted) this.#failWith(error);
     }
+  }
+
+  // Return what a person approves: the arguments that came, or changed ones. null: it may not run.
+  async #approved(tool, args, asked) {
+    const reason = "the tool asks for each call";
+    try {
+      const definition = await asked.definition;
+      const question = { dispatch: this.id, reason, definition, packed: asked.packed };
+      const decision = await askPerson(this.connection, question);
+      if (decision.outcome !== "approved") {
+        this.fail("approval_denied", "no", decision.reason ?? "");
+        return null;
+      }
+      if (!("arguments" in decision)) return args;
+      const changed = argumentsOf(tool, decision.arguments);
+      if (!changed.wrong) return changed.args;
+      this.fail("invalid_arguments", "no", changed.wrong.message, { details: changed.wrong });
+    } catch (error) {
+      if (!(error instanceof RoomError)) throw error;
+      const { code, message, retryable } = error;
+      this.fail(code, "no", message, { retryable }); // nothing was entered (HOLD-14)
+    }
+    return null;
   }
 
   /** The server reports that the call has ended: no reply is sent (CALL-11). */

@@ -6,6 +6,7 @@ import { setTimeout as pause } from "node:timers/promises";
 import { Caller } from "./caller.mjs";
 import { Connection } from "./connection.mjs";
 import { Refused } from "./errors.mjs";
+import { Approver } from "./holds.mjs";
 import { Host } from "./host.mjs";
 
 const FINAL_STATUSES = [401, 403, 404, 426];
@@ -20,10 +21,11 @@ export class Participant {
   #leaving = false;
   #finishing = new Set();
 
-  /** The current connection, with `caller` and `host`. All three change with a reconnect. */
+  /** The current connection, with what it is used for. All change with a reconnect. */
   connection = null;
   caller = null;
   host = null;
+  approver = null;
 
   /** Called after each reconnect, when everything is hosted again: subscribe and list again here. */
   onReturn = () => {};
@@ -74,6 +76,7 @@ export class Participant {
     }
     this.connection = connection;
     this.caller = new Caller(connection);
+    this.approver = new Approver(connection);
     this.host = host;
   }
 

@@ -1,0 +1,437 @@
+"""PROTOCOL.md, HOLD-5 to HOLD-9 and HOLD-14, on a virtual clock: whose time stands still, and for
+how long; how many holds there may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import pytest
+
+from support.parts.router_harness import RouterHarness, phase, port_of
+from toolbus import ApiScope
+from toolbus.errors import ApprovalExpired, QuotaExceeded, RoomException
+from toolbus.wire import (
+    Cancel,
+    Dispatch,
+    Failed,
+    Held,
+    Hold,
+    RequestId,
+    Result,
+    Resumed,
+    Settle,
+    StreamChunk,
+    pack_body,
+    unpack_body,
+)
+from toolbus_server import identity_usage
+from toolbus_server.calls import holds as hold_rules
+from toolbus_server.calls.call_state import CallHold
+from toolbus_server.calls.router import Connection
+from toolbus_server.rooms.event_feed import EventFeeds
+from toolbus_server.rooms.hold_requests import HoldRequests
+from toolbus_server.rooms.scheduling import FairScheduler
+
+DIGEST = b"d" * 32
+ENDLESS: dict[str, Any] = {"credit_chunks": 9, "credit_bytes": 9_000}
+
+
+class HeldRoom(RouterHarness):
+    """A room in which calls may wait for a person: whoever they are made for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        loop = self.clock.as_loop()
+        feeds = EventFeeds(self.room, loop, FairScheduler(loop))
+        self.requests = HoldRequests(self.room, feeds, self.router, loop)
+        self.room_holds = self.requests._holds
+        self.ids = count(1_000)
+
+    def connection(self, name: str, instance: str = "1", api: ApiScope | None = None) -> Connection:
+        connection = super().connection(name, instance, api)
+        connection.reads_holds = True
+        return connection
+
+    def begin(self, caller: Connection, number: int, tool: str = "t.run", **more: Any) -> int:
+        """Call a tool, and return the id of the dispatch at its host."""
+        self.call(caller, number, tool, **more)
+        toolkit = self.room.state.resolve(caller.participant, tool.partition(".")[0], None)
+        host = self.room.connections[toolkit.serving.hosts[0].id]
+        dispatch = port_of(host).sent.pop()
+        assert isinstance(dispatch, Dispatch)
+        return int(dispatch.id)
+
+    def hold(self, host: Connection, dispatch: int | None, **options: Any) -> CallHold:
+        request = Hold(RequestId(next(self.ids)), dispatch, "approve", DIGEST, b"\x80", options)
+        self.requests.hold(host, request)
+        return list(self.room_holds.open.values())[-1]
+
+    def settle(self, by: Connection, hold: CallHold, decision: str = "approve") -> None:
+        request = Settle(RequestId(next(self.ids)), hold.id, decision, DIGEST, {})
+        self.requests.settle(by, request)
+
+    def pass_time(self, seconds: float) -> None:
+        """Advance the clock in steps, so that what looks again and again does."""
+        for _ in range(round(seconds * 10)):
+            self.clock.advance(0.1)
+
+    def refusal_of_hold(self, host: Connection, dispatch: int | None, **options: Any) -> Any:
+        with pytest.raises(RoomException) as refused:
+            self.hold(host, dispatch, **options)
+        return refused.value
+
+
+def end_of(connection: Connection) -> tuple[str, str]:
+    """Return how the last call of a caller has failed: code and executed."""
+    failures = [frame for frame in port_of(connection).sent if isinstance(frame, Failed)]
+    return phase(failures[-1])
+
+
+def waited(connection: Connection) -> list[tuple[int, int]]:
+    """Take the ids and times of the `resumed` that a caller was sent."""
+    frames = port_of(connection).sent
+    port_of(connection).sent = [frame for frame in frames if not isinstance(frame, Held | Resumed)]
+    return [(frame.id, frame.waited_ms) for frame in frames if isinstance(frame, Resumed)]
+
+
+@pytest.fixture
+def room() -> Iterator[HeldRoom]:
+    """After each test no table has an entry, no hold is open, and no timer runs."""
+    room = HeldRoom()
+    yield room
+    assert room.router.in_flight == 0
+    assert not room.room_holds.open
+    assert not room.room_holds._of_caller
+    assert not room.room_holds._of_asker
+    room.clock.advance(1e6)
+    assert room.clock.waiting == 0
+    for connection in room.connections:
+        assert not connection.asked
+        assert connection.usage.held_bytes == 0
+
+
+class Chain:
+    """Three calls within each other, of which the innermost is made after 2 s."""
+
+    def __init__(self, room: HeldRoom, *, reads_holds: tuple[bool, bool, bool]) -> None:
+        self.room = room
+        self.callers = [room.connection("alice"), room.host("one", "t"), room.host("two", "u")]
+        self.last = room.host("three", "v")
+        for caller, reads in zip(self.callers, reads_holds, strict=True):
+            caller.reads_holds = reads
+        alice, one, two = self.callers
+        outer = room.begin(alice, 1, "t.run", ms=10_000)
+        room.clock.advance(1)
+        middle = room.begin(one, 2, "u.run", ms=8_000, parent=outer)
+        room.clock.advance(1)
+        self.dispatch = room.begin(two, 3, "v.run", ms=60_000, parent=middle)
+
+
+def test_deadlines_of_a_call_and_of_those_around_it_move_by_the_wait(room: HeldRoom) -> None:
+    """HOLD-6: at 9 s instead of 109 s, and all of them, whatever time-outs they have."""
+    chain = Chain(room, reads_holds=(True, True, True))
+    hold = room.hold(chain.last, chain.dispatch)
+    for caller in chain.callers:
+        held = port_of(caller).take(Held)
+        assert (held.data["hold"], held.data["left_ms"]) == (hold.id, 300_000)
+        assert held.data.get("may_settle", False) is (caller is chain.callers[0])
+    room.clock.advance(100)
+    room.settle(chain.callers[0], hold)
+    assert [waited(caller) for caller in chain.callers] == [
+        [(1, 100_000)],
+        [(2, 100_000)],
+        [(3, 100_000)],
+    ]
+    assert unpack_body(port_of(chain.last).take_result().body)["outcome"] == "approved"
+    room.clock.advance(6.9)
+    assert room.router.in_flight == 3
+    room.clock.advance(0.2)  # the middle one, and what is nested in it
+    room.clock.advance(0)
+    assert end_of(chain.callers[1]) == end_of(chain.callers[2]) == ("deadline_exceeded", "maybe")
+    assert port_of(chain.callers[0]).sent == []
+    room.clock.advance(0.9)
+    assert end_of(chain.callers[0]) == ("deadline_exceeded", "maybe")
+
+
+@pytest.mark.parametrize("deaf", [0, 1, 2])
+def test_hold_ends_at_the_deadline_of_a_caller_that_reads_none(room: HeldRoom, deaf: int) -> None:
+    """HOLD-6: its time goes on, and it is sent nothing; that of the others stands still."""
+    chain = Chain(room, reads_holds=(deaf != 0, deaf != 1, deaf != 2))
+    hold = room.hold(chain.last, chain.dispatch)
+    left_s = (8.0, 7.0, 7.0)[deaf]
+    assert hold.ends_at == pytest.approx(room.clock.now + left_s)
+    assert not any(isinstance(frame, Held) for frame in port_of(chain.callers[deaf]).sent)
+    room.clock.advance(left_s)
+    room.clock.advance(0)
+    assert hold.outcome in ("expired", "cancelled")
+    ended = port_of(chain.callers[deaf]).sent[-1]
+    assert isinstance(ended, Failed)
+    assert ended.code in ("deadline_exceeded", "cancelled")
+    if deaf == 2:
+        assert ended.executed == "no"  # it was held before its function was entered
+    room.router.cancel(chain.callers[0], Cancel(RequestId(1), "cancelled"))
+    room.clock.advance(0)
+
+
+def test_call_within_one_that_stands_still_stands_still_until_that_goes_on(room: HeldRoom) -> None:
+    """HOLD-7: it inherits what is left to its parent, not what the clock shows."""
+    alice, one = room.connection("alice"), room.host("one", "t")
+    two, three = room.host("two", "u"), room.host("three", "v")
+    outer = room.begin(alice, 1, ms=10_000)
+    hold = room.hold(two, room.begin(one, 2, "u.run", ms=60_000, parent=outer))
+    room.clock.advance(50)
+    aside = room.begin(one, 3, "v.run", ms=60_000, parent=outer)
+    deep = room.begin(three, 4, "t.run", ms=60_000, parent=aside)
+    assert port_of(one).take(Held).id == 2
+    assert port_of(one).take(Held) == Held(3, {})
+    assert port_of(three).take(Held) == Held(4, {})
+    room.clock.advance(50)
+    assert room.router.in_flight == 4
+    room.settle(alice, hold)
+    assert waited(alice) == [(1, 100_000)]
+    assert waited(one) == [(2, 100_000), (3, 50_000)]
+    assert waited(three) == [(4, 50_000)]
+    room.router.answer(one, Result(deep, b"\x91\x00"))
+    port_of(three).sent.clear()
+    port_of(one).sent.clear()
+    room.clock.advance(9.9)
+    assert room.router.in_flight == 3
+    room.clock.advance(0.2)
+    room.clock.advance(0)
+    assert room.router.in_flight == 0
+
+
+def test_holds_side_by_side_within_one_call_are_counted(room: HeldRoom) -> None:
+    """HOLD-6: `waited_ms` is 0 until the last of them has ended; the wait is not added up."""
+    alice, one, two = room.connection("alice"), room.host("one", "t"), room.host("two", "u")
+    outer = room.begin(alice, 1, ms=10_000)
+    first = room.hold(two, room.begin(one, 2, "u.run", ms=60_000, parent=outer))
+    room.clock.advance(20)
+    second = room.hold(two, room.begin(one, 3, "u.run", ms=60_000, parent=outer))
+    room.clock.advance(20)
+    room.settle(alice, first)
+    # The other one began within a call that stood still, and goes on with that alone.
+    assert (waited(alice), waited(one)) == ([(1, 0)], [(2, 40_000)])
+    room.clock.advance(20)
+    room.settle(alice, second, "deny")
+    assert (waited(alice), waited(one)) == ([(1, 60_000)], [(3, 0), (3, 40_000)])
+    assert end_of(one) == ("deadline_exceeded", "maybe")  # its 10 s have passed meanwhile
+    room.clock.advance(9.9)
+    assert room.router.in_flight == 2
+    room.clock.advance(0.2)
+    room.clock.advance(0)
+
+
+def test_silence_of_a_stream_does_not_count_while_it_is_held(room: HeldRoom) -> None:
+    """HOLD-6: what was silent before it counts, what was sent meanwhile is as of its end."""
+    alice, one, two = room.connection("alice"), room.host("one", "t"), room.host("two", "u")
+    for number, is_sent in ((1, False), (2, True)):
+        dispatch = room.begin(alice, number, ms=None, idle_ms=10_000, **ENDLESS)
+        room.pass_time(6)
+        hold = room.hold(two, room.begin(one, 9, "u.run", parent=dispatch))
+        room.pass_time(100)
+        if is_sent:
+            room.router.streams.chunk(one, StreamChunk(RequestId(dispatch), 1, b"\x91\x00"))
+        room.settle(alice, hold)
+        room.pass_time(9.9 if is_sent else 3.9)
+        assert alice.calls
+        room.pass_time(1.5)  # it is looked at from time to time
+        assert end_of(alice) == ("stream_stalled", "maybe")
+
+
+LIMITS: list[tuple[dict[str, Any], dict[str, Any], float]] = [
+    ({}, {}, 300),
+    ({"approval_ms": 1_000}, {}, 1),
+    ({}, {"approval_ms": 1_000}, 1),
+    ({"approval_ms": 2_000}, {"approval_ms": 1_000}, 1),
+    ({"approval_ms": 1_000}, {"approval_ms": 2_000}, 1),
+    ({"approval_ms": 2**53}, {"approval_ms": 7_200_000}, 7_200),
+    ({"approval_ms": 0}, {}, 0),
+    ({}, {"approval_ms": 0}, 0),
+]
+
+
+@pytest.mark.parametrize(("of_call", "of_hold", "waits_s"), LIMITS)
+def test_call_waits_as_long_as_caller_and_host_allow(
+    room: HeldRoom, of_call: dict[str, Any], of_hold: dict[str, Any], waits_s: float
+) -> None:
+    """HOLD-5, HOLD-14: and then nothing has run."""
+    alice, host = room.connection("alice"), room.host("host", "t")
+    dispatch = room.begin(alice, 1, ms=1_000, **of_call)
+    if not waits_s:
+        assert isinstance(room.refusal_of_hold(host, dispatch, **of_hold), ApprovalExpired)
+    else:
+        room.hold(host, dispatch, **of_hold)
+        room.clock.advance(waits_s - 0.1)
+        assert port_of(host).sent == []
+        room.clock.advance(0.1)
+        assert phase(port_of(host).take_failed()) == ("approval_expired", "no")
+    room.clock.advance(1.001)
+    assert end_of(alice) == ("deadline_exceeded", "no" if waits_s else "maybe")
+
+
+def test_call_without_any_limit_waits_without_end(room: HeldRoom) -> None:
+    """HOLD-5."""
+    alice, host = room.connection("alice"), room.host("host", "t")
+    hold = room.hold(host, room.begin(alice, 1, approval_ms=2**53), approval_ms=2**53)
+    assert "left_ms" not in port_of(alice).take(Held).data
+    room.clock.advance(1e9)
+    assert not hold.ended
+    room.settle(alice, hold)
+    assert waited(alice) == [(1, 10**12)]
+    room.clock.advance(5)
+
+
+ENDS: list[tuple[str, dict[str, Any], str]] = [
+    ("open", {}, "no"),
+    ("open", {"entered": True}, "maybe"),
+    ("queued", {}, "no"),
+    ("approved", {}, "maybe"),
+    ("denied", {}, "no"),
+    ("asked again", {}, "no"),
+]
+
+
+@pytest.mark.parametrize(("stage", "options", "executed"), ENDS)
+@pytest.mark.parametrize("end", ["cancel", "caller leaves", "host leaves", "deadline"])
+def test_executed_is_no_until_the_approval_is_written(
+    room: HeldRoom, stage: str, options: dict[str, Any], executed: str, end: str
+) -> None:
+    """HOLD-14: an approval that still waits in the send queue then is never written."""
+    alice, host = room.connection("alice"), room.host("host", "t")
+    hold = room.hold(host, room.begin(alice, 1), **options)
+    call = alice.calls[1]
+    port_of(host).holds = stage == "queued"
+    if stage != "open":
+        room.settle(alice, hold, "deny" if stage == "denied" else "approve")
+    if stage == "asked again":
+        room.hold(host, call.dispatch_id)
+    if end == "cancel":
+        room.router.cancel(alice, Cancel(RequestId(1), "cancelled"))
+    elif end == "caller leaves":
+        room.leave(alice)
+    elif end == "host leaves":
+        room.leave(host)
+    else:
+        room.clock.advance(300)
+        room.clock.advance(5.001)
+    room.clock.advance(0)
+    if end != "caller leaves":
+        ended = port_of(alice).sent[-1]
+        assert isinstance(ended, Failed)
+        assert ended.executed == executed
+        if end == "host leaves":
+            assert ended.retryable is (executed == "no")
+    port_of(host).release()
+    outcomes = [
+        unpack_body(frame.body)["outcome"]
+        for frame in port_of(host).sent
+        if isinstance(frame, Result)
+    ]
+    assert ("approved" in outcomes) is (stage in ("approved", "asked again"))
+
+
+def test_reply_of_a_host_while_it_holds_ends_the_wait_before_the_call(room: HeldRoom) -> None:
+    """HOLD-6: `resumed` is about a call whose id is still taken."""
+    alice, host = room.connection("alice"), room.host("host", "t")
+    dispatch = room.begin(alice, 1)
+    hold = room.hold(host, dispatch)
+    room.router.answer(host, Result(RequestId(dispatch), b"\x91\x00"))
+    assert [type(frame) for frame in port_of(alice).sent] == [Held, Resumed, Result]
+    assert hold.outcome == "cancelled"
+    assert phase(port_of(host).take_failed()) == ("cancelled", "no")
+
+
+QUOTAS: list[tuple[str, int]] = [("MAX_OF_CALLER", 3), ("MAX_OF_HOST", 3), ("MAX_OF_ROOM", 3)]
+
+
+@pytest.mark.parametrize(("name", "most"), QUOTAS)
+def test_holds_of_a_caller_a_host_and_a_room_are_limited(
+    room: HeldRoom, monkeypatch: pytest.MonkeyPatch, name: str, most: int
+) -> None:
+    """HOLD-9: and one more fits as soon as one has ended."""
+    monkeypatch.setattr(hold_rules, name, most)
+    alice, bob = room.connection("alice"), room.connection("bob")
+    host, other = room.host("host", "t"), room.host("other", "u")
+    holds = [room.hold(host, room.begin(alice, number)) for number in range(most)]
+    refused = room.refusal_of_hold(host, room.begin(alice, 10))
+    assert isinstance(refused, QuotaExceeded)
+    assert refused.executed == "no"
+    # Whom it does not concern is not limited by it.
+    for number, caller, place, tool in ((11, bob, host, "t.run"), (12, alice, other, "u.run")):
+        dispatch = room.begin(caller, number, tool)
+        is_concerned = name == "MAX_OF_ROOM" or (name == "MAX_OF_HOST") is (place is host)
+        if is_concerned:
+            assert isinstance(room.refusal_of_hold(place, dispatch), QuotaExceeded)
+        else:
+            room.settle(caller, room.hold(place, dispatch))
+    room.settle(alice, holds[0])
+    room.settle(alice, room.hold(host, alice.calls[10].dispatch_id))
+    for caller in (alice, bob):
+        room.leave(caller)
+    room.clock.advance(0)
+
+
+def test_bodies_of_the_hosts_of_one_identity_are_limited(
+    room: HeldRoom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HOLD-9."""
+    monkeypatch.setattr(identity_usage, "MAX_HELD_BYTES", 2)
+    alice, host = room.connection("alice"), room.host("host", "t")
+    holds = [room.hold(host, room.begin(alice, number)) for number in range(2)]
+    assert isinstance(room.refusal_of_hold(host, room.begin(alice, 3)), QuotaExceeded)
+    room.settle(alice, holds[0])
+    room.settle(alice, room.hold(host, alice.calls[3].dispatch_id))
+    room.leave(alice)
+    room.clock.advance(0)
+
+
+def test_settled_holds_are_found_for_ten_minutes_and_keep_no_call(
+    room: HeldRoom, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HOLD-8: their bodies, arguments and calls are not held in memory meanwhile."""
+    monkeypatch.setattr(hold_rules, "MAX_SETTLED", 3)
+    alice, host = room.connection("alice"), room.host("host", "t")
+    holds = []
+    for number in range(4):
+        hold = room.hold(host, room.begin(alice, number))
+        changes = {"arguments": pack_body({"number": number})}
+        request = Settle(RequestId(next(room.ids)), hold.id, "approve", DIGEST, changes)
+        for _ in range(2):
+            assert room.requests.settle(alice, request) == {"outcome": "approved"}
+        holds.append(hold)
+    assert list(room.room_holds.settled) == [hold.id for hold in holds[1:]]
+    assert all(hold.call is None and not hold.body for hold in holds)
+    assert changes["arguments"] not in holds[3].answer
+    room.clock.advance(600)
+    room.room_holds.drop_old(room.clock.now)
+    assert not room.room_holds.settled
+
+
+def test_retry_after_a_lost_host_replaces_its_hold(room: HeldRoom) -> None:
+    """HOLD-10: for the same caller and the same id of the call; not after any other end."""
+    alice, bob = room.connection("alice"), room.connection("bob")
+    one, two = room.host("one", "t"), room.host("one", "t", "2")
+    lost = {}
+    for host in (one, two):
+        room.call(alice, 1)
+        (dispatch,) = one.dispatched or two.dispatched
+        chosen = one if one.dispatched else two
+        lost[chosen] = room.hold(chosen, dispatch)
+        assert lost[chosen].replaces == "".join(
+            hold.id for hold in lost.values() if hold is not lost[chosen]
+        )
+        if host is one:
+            room.leave(chosen)
+            room.clock.advance(0)
+    (call,) = alice.calls.values()
+    room.call(bob, 1)
+    (theirs,) = bob.calls.values()
+    assert room.hold(theirs.host, theirs.dispatch_id).replaces == ""
+    for caller in (alice, bob):
+        room.leave(caller)
+    room.clock.advance(0)
+    assert call.ended
