@@ -53,7 +53,7 @@ __all__ = [
     "fitted_to_chunk",
     "held_event",
     "progress_event",
-    "result_event",
+    "result_events",
     "text_after",
     "text_events",
     "use_event",
@@ -121,8 +121,8 @@ def held_event(held: HeldCall, use: ToolUse | None = None, tool: str = "") -> Ag
     }
 
 
-def result_event(result: ToolResult) -> AgentEvent:
-    """Return the event of a result, without the bytes of its files."""
+def result_events(result: ToolResult) -> Iterator[AgentEvent | FileChunk]:
+    """Yield the event of a result, without the bytes of its files, and then the files."""
     text = result.for_model(lambda file: True)
     event: AgentEvent = {
         "type": "tool_result",
@@ -136,7 +136,8 @@ def result_event(result: ToolResult) -> AgentEvent:
     files = [chunk for chunk in result.chunks if isinstance(chunk, FileChunk)]
     if files:
         event["files"] = [_file_facts(file) for file in files[:_MAX_FILES]]
-    return event
+    yield event
+    yield from files
 
 
 def end_event(reason: str, text: str, steps: int, tokens: Mapping[str, int]) -> AgentEvent:

@@ -17,7 +17,7 @@ from toolbus.agents.agent_events import (
     end_event,
     held_event,
     progress_event,
-    result_event,
+    result_events,
     text_after,
     text_events,
     use_event,
@@ -118,6 +118,8 @@ async def agent_loop(  # noqa: PLR0913 - a copy may leave out what it does not n
 
 async def _run(turn: Turn, uses: Sequence[ToolUse]) -> AsyncGenerator[AgentEvent | FileChunk, None]:
     """Run what the model asks for; yield each result as soon as there is one."""
+    if not uses:
+        return
     tools: dict[str, str] = {}
     for use in uses:
         tools[use.id], arguments = turn.called(use)
@@ -143,10 +145,8 @@ async def _run(turn: Turn, uses: Sequence[ToolUse]) -> AsyncGenerator[AgentEvent
             if isinstance(item, ToolUse):
                 yield progress_event(item, tools[item.id], latest.pop(item.id))
             elif isinstance(item, ToolResult):
-                yield result_event(item)
-                for file in item.chunks:
-                    if isinstance(file, FileChunk):
-                        yield file
+                for event in result_events(item):
+                    yield event
             else:
                 yield item
         await running

@@ -136,8 +136,8 @@ def hold_line(event: Mapping[str, Any], width: int) -> str:
     if hold := text_in(event, "hold"):
         facts.append(f"id {one_line(hold, 100)}")
     left_s = event.get("left_s")
-    if isinstance(left_s, int | float):
-        facts.append(f"for {seconds(left_s)} at most")
+    if isinstance(left_s, int | float) and 0 <= left_s < 1e9:
+        facts.append(f"for {seconds(round(left_s))} at most")
     if event.get("nobody") is True:
         facts.append("nobody in the room may approve it")
     return fitted(f"  {', '.join(facts)}", width)

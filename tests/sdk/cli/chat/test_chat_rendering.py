@@ -54,6 +54,24 @@ def test_result_is_one_line(event: dict[str, Any], took_s: float | None, line: s
     assert render.result_line(event, 3, took_s, 80) == line
 
 
+@pytest.mark.parametrize(
+    ("event", "line"),
+    [
+        ({"waits_for": "sql.run", "hold": "ab12", "left_s": 299.6, "nobody": False},
+         "  waits for approval: sql.run, id ab12, for 5 min 0 s at most"),
+        ({"tool": "sql.run", "hold": None, "left_s": None, "nobody": True},
+         "  waits for approval: sql.run, nobody in the room may approve it"),
+        ({"waits_for": HOSTILE, "hold": HOSTILE, "left_s": HOSTILE, "nobody": HOSTILE},
+         f"  waits for approval: {ESCAPED}, id {ESCAPED}"),
+        ({"waits_for": "a.b", "left_s": float("nan")}, "  waits for approval: a.b"),
+        ({"type": "resumed", "outcome": HOSTILE}, f"  approval: {ESCAPED}"),
+        ({}, "  waits for approval: a call"),
+    ],
+)  # fmt: skip
+def test_wait_is_one_line(event: dict[str, Any], line: str) -> None:
+    assert render.hold_line({"type": "held"} | event, 100) == line
+
+
 def test_file_of_any_form_is_one_line() -> None:
     event = {"type": "file", "name": HOSTILE, "size": HOSTILE, "path": HOSTILE}
     assert render.file_line(event) == f"  file {ESCAPED}, {ESCAPED} bytes: saved as {ESCAPED}"
