@@ -197,6 +197,15 @@ async def test_always_holds_for_the_state_and_a_denial_reaches_the_asker() -> No
                 with pytest.raises(ApprovalDenied, match="not today") as denied:
                     await calling
                 assert denied.value.executed == "no"
+                await itself.settled()
+                calling = asyncio.ensure_future(turn.call("own.send", text="more"))
+                broad = Rule(behavior="allow", tool="own.*")
+                await room.agent.approve((await itself.asked()).id, rule=broad)
+                with pytest.raises(
+                    PermissionDenied, match=r"own\.\*, which is not an allow rule of"
+                ):
+                    await calling
+                assert not turn.permissions.granted  # type: ignore[union-attr]
 
 
 async def test_question_ends_with_the_call_that_it_is_asked_in() -> None:
