@@ -22,12 +22,13 @@ from toolbus import (
     RoomClient,
     Rule,
     ToolContext,
+    ToolFailed,
     Toolkit,
     Turn,
     Unavailable,
     tool,
 )
-from toolbus_server.testing import TestServer, room_of, running_server
+from toolbus_server.testing import room_of, running_server
 
 SEND = {"text": "hi"}
 
@@ -51,7 +52,7 @@ class Post:
 class Lab:
     """An agent whose tool `agent.work` runs a turn for each call, and who calls it."""
 
-    server: TestServer
+    host: RoomClient
     agent: RoomClient
     ann: RoomClient
     person: Person
@@ -97,7 +98,7 @@ async def lab(toolkit: Toolkit | None = None, **options: Any) -> AsyncIterator[L
         server.room("ann") as beside,
         person_in(beside) as person,
     ):
-        yield Lab(server, agent, ann, person, post)
+        yield Lab(host, agent, ann, person, post)
 
 
 def ask(lab: Lab, *names: str, count: int = 1, **options: Any) -> asyncio.Task[Any]:
@@ -144,6 +145,18 @@ async def test_what_was_shown_are_the_very_bytes_that_the_host_is_sent() -> None
         assert (at_host.digest, at_host.definition) == (own.digest, own.definition)
         await room.person.room.approve(at_host)
         assert (await asking).value == ["0"]
+
+
+async def test_definition_that_was_not_shown_is_not_called() -> None:
+    async with lab() as room:
+        asking = ask(room, "post.send")
+        hold = await room.person.asked()
+        await room.host.replace(room.post.toolkit(version="2"))
+        await room.person.room.approve(hold)
+        with pytest.raises(ToolFailed) as failed:
+            await asking
+        assert failed.value.details["cause"] == "DefinitionChanged"
+    assert not room.post.sent
 
 
 async def test_host_of_a_trusted_owner_asks_in_place_of_the_agent() -> None:
