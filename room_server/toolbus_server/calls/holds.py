@@ -296,6 +296,8 @@ class RoomHolds:
         del hold.asker.asked[hold.request_id]
         if hold.call is not None and hold.call.wait is not None:
             hold.call.wait.holds.remove(hold)
+            if not hold.is_own:
+                hold.call.wait.asked_s += now - hold.opened_at
         change = HoldChange([], [])
         for call in hold.stopped:
             if not call.ended or call is hold.call:

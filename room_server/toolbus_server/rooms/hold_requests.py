@@ -57,6 +57,7 @@ from toolbus_server.calls.router import Router
 from toolbus_server.registry.call_checks import (
     MAX_PAGE_BYTES,
     bad_option,
+    check_pin,
     cursor_text,
     need_grant,
     page_limit,
@@ -116,6 +117,7 @@ class HoldRequests:
             Unavailable: Other nodes share the room.
             PermissionDenied: The call is not one that the participant runs.
             NotFound: There is no such toolkit or tool.
+            DefinitionChanged: The toolkit is not the one that is asked about.
             InvalidArguments: A field is invalid, or the call waits already.
             TooLarge: There is more to show than fits.
             QuotaExceeded: Too many calls wait.
@@ -129,14 +131,13 @@ class HoldRequests:
         is_own = request.kind == "approve" and "tool" in request.options
         tool = self._tool_of(asker, request, call)
         is_entered = read_option(request.options, "entered", bool) is True
-        if call is not None and call.streams is not None:
-            is_entered = is_entered or self._router.streams.has_sent(call.streams)
+        is_entered = is_entered or (call is not None and call.has_sent)
         approvers = self._read_approvers(asker, request.options)
         self._holds.check_quotas(tool, asker.participant)
         if asker.usage.held_bytes + len(request.body) > identity_usage.MAX_HELD_BYTES:
             raise QuotaExceeded("too much waits for a person at the hosts of this identity")
         now = self._loop.time()
-        ends_at = now + _waiting_s(call, request)
+        ends_at = now + _waiting_s(call, request, is_own=is_own)
         if ends_at <= now:
             raise ApprovalExpired("the call does not wait for a person", executed="no")
         ends_at = min([ends_at, *_deadlines_of(call)])
@@ -188,6 +189,8 @@ class HoldRequests:
             named = read_option(options, "participant", str)
             toolkit = state.resolve(asker.participant, toolkit_name, named)
             owner = toolkit.owner
+            definition = definition or toolkit.serving.definition.digest
+            check_pin(toolkit, definition)  # it is shown as what the server itself knows
             if toolkit.serving.definition.tool(tool_name) is None:
                 raise NotFound(f"tool {name} not found")
         principal = None if call is None else call.asked_for
@@ -297,11 +300,11 @@ class HoldRequests:
         page: list[dict[str, Any]] = []
         size = 0
         self._holds.drop_old(self._loop.time())
-        kept = [*self._holds.open.values()]
+        held = [*self._holds.open.values()]
         if with_settled:
-            kept = sorted((*self._holds.settled.values(), *kept), key=lambda hold: hold.number)
+            held = sorted((*self._holds.settled.values(), *held), key=lambda hold: hold.number)
         last = 0
-        for hold in kept:
+        for hold in held:
             yield
             if after is not None and hold.number <= after[0]:
                 continue
@@ -455,12 +458,15 @@ def _tool_of_call(call: InFlightCall | None) -> HeldTool:
     )
 
 
-def _waiting_s(call: InFlightCall | None, request: Hold) -> float:
+def _waiting_s(call: InFlightCall | None, request: Hold, *, is_own: bool) -> float:
     """Return how long a call may wait: as its host, and each caller around it, at most allow."""
-    most = min((around.approval_s for around in calls_around(call)), default=inf)
-    if read_option(request.options, "approval_ms", int) is None:
-        return most
-    return min(most, approval_seconds(request.options))
+    limits = [around.approval_s for around in calls_around(call)]
+    if read_option(request.options, "approval_ms", int) is not None:
+        limits.append(approval_seconds(request.options))
+    if call is not None and call.wait is not None and not is_own:
+        # Else a host that asks again and again would hold the call for ever.
+        limits.append(call.approval_s - call.wait.asked_s)
+    return min(limits, default=inf)
 
 
 def _deadlines_of(call: InFlightCall | None) -> Iterable[float]:

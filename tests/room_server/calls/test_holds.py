@@ -273,6 +273,36 @@ def test_call_waits_as_long_as_caller_and_host_allow(
     assert end_of(alice) == ("deadline_exceeded", "no" if waits_s else "maybe")
 
 
+def test_host_that_asks_again_and_again_holds_no_longer_than_once(room: HeldRoom) -> None:
+    """HOLD-5: what its calls within the call wait for is not added up."""
+    alice, host, other = room.connection("alice"), room.host("host", "t"), room.host("other", "u")
+    dispatch = room.begin(alice, 1, ms=1_000)
+    for number in range(2):
+        hold = room.hold(other, room.begin(host, 2 + number, "u.run", parent=dispatch))
+        room.clock.advance(299)
+        room.settle(alice, hold)
+    for _ in range(3):
+        hold = room.hold(host, dispatch)
+        room.clock.advance(99)
+        room.settle(alice, hold)
+    hold = room.hold(host, dispatch)
+    room.clock.advance(3.1)
+    assert hold.outcome == "expired"
+    assert isinstance(room.refusal_of_hold(host, dispatch), ApprovalExpired)
+    room.clock.advance(1.001)
+    room.clock.advance(0)
+
+
+def test_host_that_sends_while_it_holds_has_begun(room: HeldRoom) -> None:
+    """HOLD-14: executed is not "no", whatever it says."""
+    alice, host = room.connection("alice"), room.host("host", "t")
+    dispatch = room.begin(alice, 1, **ENDLESS)
+    room.hold(host, dispatch)
+    room.router.streams.chunk(host, StreamChunk(RequestId(dispatch), 1, b"\x91\x00"))
+    room.router.cancel(alice, Cancel(RequestId(1), "cancelled"))
+    assert end_of(alice) == ("cancelled", "maybe")
+
+
 def test_call_without_any_limit_waits_without_end(room: HeldRoom) -> None:
     """HOLD-5."""
     alice, host = room.connection("alice"), room.host("host", "t")

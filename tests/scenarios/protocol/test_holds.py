@@ -312,6 +312,7 @@ BAD_HOLDS: list[tuple[dict[str, Any], str]] = [
     ({"tool": "echo.missing"}, "not_found"),
     ({"tool": "echo.say", "participant": "bob"}, "not_found"),
     ({"tool": "echo.say", "definition": "d" * 65}, "invalid_arguments"),
+    ({"tool": "echo.say", "definition": "d" * 64}, "definition_changed"),
 ]
 
 
@@ -543,6 +544,7 @@ async def test_agent_asks_about_a_call_that_it_is_about_to_make(
         assert first["caller"]["name"] == "agent"
         assert first["owner"]["name"] == ("agent" if "local" in options else "host")
         assert first["asked_for"]["name"] == ("alice" if within else "agent")
+        assert len(first["definition"]) == (0 if "local" in options else 64)
         assert ("on_behalf_of" in first) is within
         assert len(first.get("purpose", "")) <= 500
         assert len(first.get("call_id", "")) <= 64
