@@ -296,25 +296,23 @@ class HoldRequests:
             return {"hold": self._described(hold) | _asked(hold)}
         kind = read_option(options, "kind", str) or "approve"
         with_settled = read_option(options, "settled", bool)
-        limit, after = page_limit(options), read_cursor(options, (int,))
+        limit, cursor = page_limit(options), read_cursor(options, (str,))
+        # Not the number itself: it would show how many holds there are that others settle.
+        after = 0 if cursor is None else self._found(participant, cursor[0]).number
         page: list[dict[str, Any]] = []
         size = 0
         self._holds.drop_old(self._loop.time())
         held = [*self._holds.open.values()]
         if with_settled:
             held = sorted((*self._holds.settled.values(), *held), key=lambda hold: hold.number)
-        last = 0
         for hold in held:
             yield
-            if after is not None and hold.number <= after[0]:
-                continue
-            if hold.kind != kind or not may_settle(participant, hold):
+            if hold.number <= after or hold.kind != kind or not may_settle(participant, hold):
                 continue
             if page and (len(page) == limit or size > MAX_PAGE_BYTES):
-                return {"holds": page, "cursor": cursor_text((last,))}
+                return {"holds": page, "cursor": cursor_text((page[-1]["id"],))}
             page.append(self._described(hold))
             size += len(pack_reply(page[-1]))
-            last = hold.number
         return {"holds": page, "cursor": None}
 
     def _described(self, hold: CallHold) -> dict[str, Any]:

@@ -6,6 +6,7 @@ How long a call waits, and whose time stands still, is in `tests/room_server/cal
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
@@ -75,14 +76,22 @@ class Room:
         self.server = server
         self._stack = stack
         self.members: dict[str, RawClient] = {}
+        self.instances: dict[str, str] = {}
 
-    async def join(self, name: str, *, role: str = "user", **grants: Any) -> RawClient:
-        """Connect, with the grants of a caller and these."""
+    async def join(
+        self, name: str, *, role: str = "user", epoch: int = 1, **grants: Any
+    ) -> RawClient:
+        """Connect, with the grants of a caller and these; an epoch replaces the last connection."""
         grants.setdefault("agents", CALLING)
         token = self.server.token(name, role=role, api=ApiScope(messaging=True, **grants))
-        instance = f"{name}-{next(NUMBERS)}"
+        if epoch == 1:
+            self.instances[name] = f"{name}-{next(NUMBERS)}"
         entering = raw_participant(
-            self.server, token=token, instance=instance, query="&holds=1&assess=1"
+            self.server,
+            token=token,
+            instance=self.instances[name],
+            epoch=epoch,
+            query="&holds=1&assess=1",
         )
         self.members[name] = await self._stack.enter_async_context(entering)
         return self.members[name]
@@ -380,6 +389,10 @@ async def test_decisions_that_are_refused_change_nothing(server: TestServer) -> 
             refused = await refusal(alice, settle_of(**{"hold": id, **fields}))
             assert (fields, refused.code) == (fields, code)
         assert (await refusal(mallory, settle_of(id))).code == "not_found"
+        # A cursor is the id of a hold too.
+        cursor = base64.urlsafe_b64encode(pack_body([id])).decode()
+        forged = await refusal(mallory, Holds(RequestId(8), {"cursor": cursor}))
+        assert forged.code == "not_found"
         # Other arguments need the grant to call the tool.
         refused = await refusal(weak, settle_of(id, arguments=b"\x80"))
         assert (refused.code, details_of(refused)) == (
@@ -429,6 +442,12 @@ async def _lose_host(_room: Room, alice: RawClient, host: RawClient, _: Hold) ->
     assert (lost.code, lost.executed, lost.retryable) == ("host_lost", "no", True)
 
 
+async def _replace_host(room: Room, alice: RawClient, _host: RawClient, _: Hold) -> None:
+    await room.join("host", epoch=2)
+    lost = await failure_of(alice, 7)
+    assert (lost.code, lost.executed, lost.retryable) == ("host_lost", "no", True)
+
+
 async def _reply(_room: Room, alice: RawClient, host: RawClient, hold: Hold) -> None:
     assert hold.dispatch is not None
     host.send_frame(Result(RequestId(hold.dispatch), pack_body([0])))
@@ -457,6 +476,7 @@ ENDS: dict[str, tuple[Callable[[Room, RawClient, RawClient, Hold], Awaitable[Non
     "caller cancels": (_cancel, OWN),
     "caller leaves": (_leave, OWN),
     "host leaves": (_lose_host, OWN),
+    "host is replaced": (_replace_host, OWN),
     "host replies": (_reply, OWN),
     "host withdraws": (_withdraw, OWN),
     "principal loses the grant": (_forbid, FOR),
@@ -477,7 +497,7 @@ async def test_hold_ends_with_its_call(server: TestServer, end: str) -> None:
         await ask(bob, Subscribe(1, ["holds"]))
         _, request, id = await held(alice, host, call_of("echo.say", 7, **options))
         await act(room, alice, host, request)
-        outcome = "lost" if end == "host leaves" else "cancelled"
+        outcome = "lost" if act in (_lose_host, _replace_host) else "cancelled"
         event = await bob.next_event()
         while event.name != "hold_settled":
             event = await bob.next_event()
