@@ -147,7 +147,7 @@ def _lacking(participant: Participant, hold: CallHold) -> str:
         return excluded
     tool = hold.tool
     named = [entry for entry in hold.approvers if entry != OTHERS]
-    if named and not _is_named(participant, named, tool.owner):
+    if named and not _is_named(participant, named, hold.asker.participant.identity):
         return "approvers"
     covers_all = _patterns_of(participant.scope.approve_all).covers(*tool.names)
     is_own = participant.identity == tool.asked_for and OTHERS not in hold.approvers
@@ -170,8 +170,8 @@ def _excluded(participant: Participant, hold: CallHold) -> str:
     return "approve_own" if is_maker and not participant.scope.approve_own else ""
 
 
-def _is_named(participant: Participant, named: Iterable[str], owner: Identity) -> bool:
-    name = name_between(participant.identity, owner.issuer)
+def _is_named(participant: Participant, named: Iterable[str], asker: Identity) -> bool:
+    name = name_between(participant.identity, asker.issuer)
     return f"name:{name}" in named or f"role:{participant.role}" in named
 
 

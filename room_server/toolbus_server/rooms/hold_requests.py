@@ -16,7 +16,7 @@ from math import inf
 from typing import Any
 
 from toolbus.auth.grants import covers_topic, is_tool_name, is_toolkit_name
-from toolbus.auth.participant_names import MAX_NAME_CHARS
+from toolbus.auth.participant_names import MAX_NAME_CHARS, full_name
 from toolbus.concurrency.timers import Deadlines
 from toolbus.errors import (
     AlreadyExists,
@@ -64,7 +64,7 @@ from toolbus_server.registry.call_checks import (
     read_cursor,
     read_option,
 )
-from toolbus_server.registry.models import Identity, Participant
+from toolbus_server.registry.models import Identity, Participant, read_name_between
 from toolbus_server.rooms.event_feed import EventFeeds
 from toolbus_server.rooms.scheduling import Walk, pack_reply
 
@@ -293,7 +293,7 @@ class HoldRequests:
         wanted = read_option(options, "hold", str)
         if wanted is not None:
             hold = self._found(participant, wanted)
-            return {"hold": self._described(hold) | _asked(hold)}
+            return {"hold": self._described(hold) | self._asked(hold)}
         kind = read_option(options, "kind", str) or "approve"
         with_settled = read_option(options, "settled", bool)
         limit, cursor = page_limit(options), read_cursor(options, (str,))
@@ -317,6 +317,20 @@ class HoldRequests:
 
     def _described(self, hold: CallHold) -> dict[str, Any]:
         return describe_hold(hold, self._room.state.issuers, self._loop.time())
+
+    def _asked(self, hold: CallHold) -> dict[str, Any]:
+        """Return what was asked, and whom the asker wants to decide, of an open hold."""
+        if hold.ended:
+            return {}
+        issuers, issuer = self._room.state.issuers, hold.asker.participant.identity.issuer
+        approvers = []
+        for entry in hold.approvers:
+            kind, _, name = entry.partition(":")
+            if kind == "name":
+                named = read_name_between(name, issuer)
+                entry = f"name:{full_name(named.name, issuers.alias_before(named))}"
+            approvers.append(entry)
+        return {"body": hold.body, "approvers": approvers}
 
     def _found(self, participant: Participant, hold_id: str) -> CallHold:
         """Return a hold that a participant may settle, settled ones too.
@@ -397,13 +411,6 @@ class HoldRequests:
 
 def _digest(data: bytes | None) -> bytes | None:
     return None if data is None else sha256(data).digest()
-
-
-def _asked(hold: CallHold) -> dict[str, Any]:
-    """Return what was asked, and whom the host wants to decide, of an open hold."""
-    if hold.ended:
-        return {}
-    return {"body": hold.body, "approvers": list(hold.approvers)}
 
 
 def _is_approver(entry: object) -> bool:

@@ -12,7 +12,7 @@ import pytest
 
 from support.parts.router_harness import RouterHarness, phase, port_of
 from toolbus import ApiScope
-from toolbus.errors import ApprovalExpired, QuotaExceeded, RoomException
+from toolbus.errors import AlreadyExists, ApprovalExpired, QuotaExceeded, RoomException
 from toolbus.wire import (
     Cancel,
     Dispatch,
@@ -167,6 +167,8 @@ def test_hold_ends_at_the_deadline_of_a_caller_that_reads_none(room: HeldRoom, d
     room.clock.advance(left_s)
     room.clock.advance(0)
     assert hold.outcome in ("expired", "cancelled")
+    with pytest.raises(AlreadyExists, match=hold.outcome):
+        room.settle(chain.callers[0], hold)
     ended = port_of(chain.callers[deaf]).sent[-1]
     assert isinstance(ended, Failed)
     assert ended.code in ("deadline_exceeded", "cancelled")

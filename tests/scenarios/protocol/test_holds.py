@@ -27,7 +27,7 @@ from support.clients.raw_requests import (
     refusal,
     toolkit_of,
 )
-from toolbus import AgentsGrant, ApiScope, KeyRing
+from toolbus import AgentsGrant, ApiScope, Key, KeyRing
 from toolbus.wire import (
     Assess,
     AssessDispatch,
@@ -592,6 +592,28 @@ async def _next_hold(approver: RawClient, count: int) -> dict[str, Any]:
     while len(holds := await listed(approver)) < count:
         pass
     return holds[count - 1]
+
+
+async def test_approvers_are_named_from_the_issuer_of_who_asks() -> None:
+    """HOLD-11, NAME-1: also where the toolkit that is asked about is of another issuer."""
+    home = Key.generate(kid="home", iss="https://home", alias="home")
+    away = Key.generate(kid="away", iss="https://away", alias="away")
+    settings = ServerSettings(keys=KeyRing([away]), port=0)
+    async with (
+        running_server(key=home, settings=settings) as server,
+        room_of(server) as room,
+        room_of(TestServer(server.server, away)) as abroad,
+    ):
+        agent, mine = await room.host("agent"), await room.join("bob", **MINE)
+        theirs = await abroad.join("bob", **MINE)
+        await abroad.host("host", toolkit_of("away", "say"))
+        approvers = ["name:bob", "role:judge", "name:away/ann"]
+        agent.send_frame(hold_of(None, tool="away.say", approvers=approvers))
+        hold = await _next_hold(mine, 1)
+        shown = (await ask(mine, Holds(RequestId(2), {"hold": hold["id"]})))["hold"]
+        assert shown["approvers"] == ["name:home/bob", "role:judge", "name:away/ann"]
+        assert (await refusal(theirs, settle_of(hold["id"]))).code == "not_found"
+        await ask(mine, settle_of(hold["id"]))
 
 
 async def test_granted_rule_is_listed_until_it_is_taken_back(server: TestServer) -> None:
