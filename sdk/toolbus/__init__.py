@@ -90,6 +90,7 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.room.calls import EndedCall as EndedCall
     from toolbus.room.events import EventStream as EventStream
     from toolbus.room.events import RoomEvent as RoomEvent
+    from toolbus.room.holds import GrantedHold as GrantedHold
     from toolbus.room.holds import HoldBody as HoldBody
     from toolbus.room.holds import HoldInfo as HoldInfo
     from toolbus.room.lock_file import LockedToolkit as LockedToolkit

@@ -63,7 +63,7 @@ _MODULES = {
     "toolbus.records.sqlite_file": "RecordsUnavailable",
     "toolbus.room.calls": "CallExplanation CallReport EndedCall",
     "toolbus.room.events": "EventStream RoomEvent",
-    "toolbus.room.holds": "HoldBody HoldInfo",
+    "toolbus.room.holds": "GrantedHold HoldBody HoldInfo",
     "toolbus.room.lock_file": "LockFile LockedToolkit",
     "toolbus.room.participants": "BuilderInfo Message ParticipantInfo",
     "toolbus.room.room": "Room",

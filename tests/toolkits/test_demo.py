@@ -93,7 +93,7 @@ def test_every_scene_of_the_demo_has_the_expected_result(
 ) -> None:
     assert completed.returncode == 0, completed.stdout + completed.stderr
     assert completed.stderr == ""
-    assert completed.stdout.count("✓ result") == 14
+    assert completed.stdout.count("✓ result") == 15
     assert "✗" not in completed.stdout
 
 
@@ -108,6 +108,8 @@ def test_every_scene_of_the_demo_has_the_expected_result(
         "tool_result: ok clock.now",
         "done after 2 replies; for the diary permission_denied, executed: no: /tools/0",
         "done: 3 calls without a question, 2 after one: mean([]) divided by the length",
+        'approved it says: "we are out of cheese"',
+        'executed: no a person denied this call, and says: "say what for"',
         "deadline_exceeded, executed: maybe, retryable: no",
         "the caller went on after",
         "host_lost, executed: maybe, retryable: yes",
@@ -115,7 +117,7 @@ def test_every_scene_of_the_demo_has_the_expected_result(
         "host_lost, executed: maybe after",
         "then executed: yes on sql-3",
         "4 spans from 3 processes: caller",
-        "all 14 scenes had the expected result",
+        "all 15 scenes had the expected result",
     ],
 )
 def test_demo_shows(completed: subprocess.CompletedProcess[str], fact: str) -> None:

@@ -22,7 +22,12 @@ from toolbus.wire.flow_control import ReceiveWindow
 from toolbus_server.identity_usage import IdentityUsage
 from toolbus_server.limits import RateLimiter
 from toolbus_server.registry.generations import Claim
-from toolbus_server.registry.models import Identity, Participant, RegisteredToolkit
+from toolbus_server.registry.models import (
+    Identity,
+    Participant,
+    RegisteredToolkit,
+    Visibility,
+)
 from toolbus_server.registry.room_state import RoomState
 from toolbus_server.registry.toolkit_definition import Definition
 
@@ -30,6 +35,7 @@ __all__ = [
     "DEFAULT_APPROVAL_S",
     "Approval",
     "CallHold",
+    "CallMaker",
     "CallMonitor",
     "CallStreams",
     "CallWait",
@@ -335,22 +341,35 @@ HoldOutcome: TypeAlias = Literal[
 call."""
 
 
+class CallMaker(NamedTuple):
+    """One of those behind a call, as others are shown a participant: not its connection."""
+
+    identity: Identity
+    shown: dict[str, Any]
+
+    @classmethod
+    def of(cls, participant: Participant) -> CallMaker:
+        """Describe a participant."""
+        return cls(participant.identity, participant.describe())
+
+
 class HeldTool(NamedTuple):
     """The tool that a hold is about, and for whom it is called."""
 
-    toolkit: RegisteredToolkit | None
-    """None for a tool in the process of the participant that asks."""
+    toolkit: RegisteredToolkit | Visibility | None
+    """Who may know of it, once the hold is settled; None for a tool in the process of the
+    participant that asks."""
     names: tuple[str, str]
     """Those of the toolkit and the tool."""
     owner: Identity
     definition: str
     """The digest of the definition of the toolkit."""
-    caller: Participant | None
+    caller: CallMaker | None
     """Who makes the call; None for a rule that was granted."""
     asked_for: Identity
     """For whom: the principal of the call, else its caller."""
-    principal: Participant | None = None
-    forwarded_for: tuple[Participant, ...] = ()
+    principal: CallMaker | None = None
+    forwarded_for: tuple[CallMaker, ...] = ()
     call_id: str = ""
     purpose: str = ""
 
@@ -377,8 +396,10 @@ class CallHold:
     kind: str
     """What is asked for: "approve"; "granted" is for a rule that may be taken back."""
     tool: HeldTool
-    asker: Connection
+    asked_by: Identity
     """The host of the call; of an own question the participant that is about to make it."""
+    asker: Connection | None
+    """Its connection; None once it is settled."""
     request_id: int
     """The id of the request, whose reply is the decision."""
     call: InFlightCall | None
@@ -416,6 +437,12 @@ class CallHold:
     def ended(self) -> bool:
         """Whether it is settled."""
         return self.outcome != "open"
+
+    @property
+    def open_connection(self) -> Connection:
+        """The connection of who asks, which waits for the decision."""
+        assert self.asker is not None, "it is open"
+        return self.asker
 
 
 class StreamDirection(Struct, eq=False):

@@ -32,7 +32,12 @@ from toolbus_server.calls.call_state import (
     InFlightCall,
 )
 from toolbus_server.registry.issuers import Issuers
-from toolbus_server.registry.models import Identity, Participant, name_between
+from toolbus_server.registry.models import (
+    Identity,
+    Participant,
+    RegisteredToolkit,
+    name_between,
+)
 
 __all__ = [
     "MAX_PURPOSE_CHARS",
@@ -113,7 +118,7 @@ def refusal_of(participant: Participant, hold: CallHold) -> PermissionDenied | N
 
     Its host and those behind the call know of it. To others there is no such hold.
     """
-    knows = participant.identity in {hold.asker.participant.identity, *hold.tool.makers}
+    knows = participant.identity in {hold.asked_by, *hold.tool.makers}
     if not knows or not _may_see(participant, hold):
         return None
     lacking = _lacking(participant, hold)
@@ -142,12 +147,14 @@ def _lacking(participant: Participant, hold: CallHold) -> str:
     """Return what a participant lacks to settle a hold: a grant, or a word of `_WHY`."""
     if not _may_see(participant, hold):
         return "hidden"
+    if hold.kind == "granted" and participant.identity == hold.asked_by:
+        return ""  # it may ask again about anything at its host
     excluded = _excluded(participant, hold)
     if excluded:
         return excluded
     tool = hold.tool
     named = [entry for entry in hold.approvers if entry != OTHERS]
-    if named and not _is_named(participant, named, hold.asker.participant.identity):
+    if named and not _is_named(participant, named, hold.asked_by):
         return "approvers"
     covers_all = _patterns_of(participant.scope.approve_all).covers(*tool.names)
     is_own = participant.identity == tool.asked_for and OTHERS not in hold.approvers
@@ -164,7 +171,7 @@ def _excluded(participant: Participant, hold: CallHold) -> str:
         return OTHERS
     if participant.is_developer:  # one person tries all of it on one machine
         return ""
-    if identity == hold.asker.participant.identity and not hold.is_own and hold.kind == "approve":
+    if identity == hold.asked_by and not hold.is_own:
         return "host"
     is_maker = identity in makers and identity != hold.tool.asked_for
     return "approve_own" if is_maker and not participant.scope.approve_own else ""
@@ -194,13 +201,13 @@ def describe_hold(hold: CallHold, issuers: Issuers, now: float) -> dict[str, Any
         "outcome": hold.outcome,
     }
     if tool.caller is not None:
-        shown |= {"caller": tool.caller.describe(), "call_id": tool.call_id}
+        shown |= {"caller": tool.caller.shown, "call_id": tool.call_id}
     if hold.is_own:
         shown["own"] = True
     if tool.principal is not None:
-        shown["on_behalf_of"] = tool.principal.describe()
+        shown["on_behalf_of"] = tool.principal.shown
     if tool.forwarded_for:
-        shown["forwarded_for"] = [caller.describe() for caller in tool.forwarded_for]
+        shown["forwarded_for"] = [caller.shown for caller in tool.forwarded_for]
     if tool.purpose:
         shown["purpose"] = tool.purpose
     if hold.replaces:
@@ -234,20 +241,24 @@ class RoomHolds:
     """By id, the first settled first."""
     last_number: int = 0
     _of_caller: Counter[Identity] = field(default_factory=Counter)
-    _of_asker: Counter[Identity] = field(default_factory=Counter)
+    _of_asker: Counter[tuple[Identity, bool]] = field(default_factory=Counter)
+    """By host: its calls, and its granted rules (True)."""
+    _of_room: Counter[bool] = field(default_factory=Counter)
 
     def check_quotas(self, tool: HeldTool, asker: Participant) -> None:
         """Refuse one more hold of a caller, a host or the room. Raises QuotaExceeded."""
+        # Rules that were granted take no places of calls, nor the other way round.
+        is_rule = tool.caller is None
+        what, verb = ("rules", "are listed") if is_rule else ("calls", "wait for a person")
         quotas = [
-            (self._of_asker[asker.identity], MAX_OF_HOST, "calls at one host"),
-            (len(self.open), MAX_OF_ROOM, "calls of one room"),
+            (self._of_asker[asker.identity, is_rule], MAX_OF_HOST, "at one host"),
+            (self._of_room[is_rule], MAX_OF_ROOM, "of one room"),
         ]
         if tool.caller is not None:
-            of_caller = self._of_caller[tool.caller.identity]
-            quotas.append((of_caller, MAX_OF_CALLER, "calls of one caller"))
+            quotas.append((self._of_caller[tool.caller.identity], MAX_OF_CALLER, "of one caller"))
         for used, most, whose in quotas:
             if used >= most:
-                text = f"{most} {whose} wait for a person already"
+                text = f"{most} {what} {whose} {verb} already"
                 raise QuotaExceeded(text, retry_after_s=_RETRY_AFTER_S)
 
     def begin(
@@ -267,10 +278,12 @@ class RoomHolds:
             has_settlers: Whether somebody in the room may settle it.
         """
         self.open[hold.id] = hold
+        asker = hold.open_connection
+        asker.usage.held_bytes += len(hold.body)
         self._count(hold, 1)
         hold.replaces = self._lost_hold_of(hold, now)
         frames: list[Outgoing] = []
-        hold.asker.asked[hold.request_id] = hold
+        asker.asked[hold.request_id] = hold
         if hold.call is not None:
             wait = _wait_of(hold.call, hold.keeper)
             wait.holds.append(hold)
@@ -289,11 +302,14 @@ class RoomHolds:
     def settle(self, hold: CallHold, outcome: HoldOutcome, now: float) -> HoldChange:
         """End an open hold, and let go on what stands still because of it alone."""
         del self.open[hold.id]
+        asker = hold.open_connection
+        asker.usage.held_bytes -= len(hold.body)
         self._count(hold, -1)
         hold.outcome, hold.settled_at, hold.body = outcome, now, b""
-        self.settled[hold.id] = hold
-        self.drop_old(now)
-        del hold.asker.asked[hold.request_id]
+        if hold.kind == "approve" or outcome == "taken_back":  # an answer that may come again
+            self.settled[hold.id] = hold
+            self.drop_old(now)
+        del asker.asked[hold.request_id]
         if hold.call is not None and hold.call.wait is not None:
             hold.call.wait.holds.remove(hold)
             if not hold.is_own:
@@ -303,7 +319,10 @@ class RoomHolds:
             if not call.ended or call is hold.call:
                 _go_on(call, now, change, {"hold": hold.id, "outcome": outcome})
         hold.stopped.clear()
-        hold.call = None  # a call that has ended is not held in memory for `SETTLED_S`
+        # What has ended is not held in memory for `SETTLED_S`: a call, connections, a definition.
+        hold.call = hold.asker = None
+        if isinstance(hold.tool.toolkit, RegisteredToolkit):
+            hold.tool = hold.tool._replace(toolkit=hold.tool.toolkit.visibility)
         return change
 
     def drop_old(self, now: float) -> None:
@@ -315,7 +334,9 @@ class RoomHolds:
             del self.settled[oldest.id]
 
     def _count(self, hold: CallHold, sign: int) -> None:
-        caller, asker = hold.tool.caller, hold.asker.participant.identity
+        caller = hold.tool.caller
+        asker = hold.asked_by, caller is None
+        self._of_room[caller is None] += sign
         if caller is not None:
             self._of_caller[caller.identity] += sign
             if not self._of_caller[caller.identity]:
@@ -323,7 +344,6 @@ class RoomHolds:
         self._of_asker[asker] += sign
         if not self._of_asker[asker]:
             del self._of_asker[asker]
-        hold.asker.usage.held_bytes += sign * len(hold.body)
 
     def _lost_hold_of(self, hold: CallHold, now: float) -> str:
         """Return the hold of an earlier attempt of the call, whose host was lost meanwhile."""

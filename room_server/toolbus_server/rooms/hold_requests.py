@@ -34,6 +34,7 @@ from toolbus.wire import Frame, Hold, Holds, Result, Settle, encode, failed
 from toolbus_server import identity_usage
 from toolbus_server.calls.call_state import (
     CallHold,
+    CallMaker,
     Connection,
     HeldTool,
     HoldOutcome,
@@ -72,6 +73,8 @@ __all__ = ["HoldRequests"]
 
 MAX_BODY_BYTES = 256 * 1024
 """What a person is shown about one call (PROTOCOL.md, HOLD-4)."""
+MAX_GRANTED_BYTES = 16 * 1024
+"""A rule that was granted: lists show the rules in full (PROTOCOL.md, HOLD-13)."""
 MAX_APPROVERS = 256
 """Each is compared with each participant that may settle, as those of `shared_with`."""
 MAX_REASON_CHARS = 2_000
@@ -148,6 +151,7 @@ class HoldRequests:
             keeper=self,
             kind=request.kind,
             tool=tool,
+            asked_by=asker.participant.identity,
             asker=asker,
             request_id=request.id,
             call=call,
@@ -202,9 +206,9 @@ class HoldRequests:
             names,
             owner,
             definition,
-            asker.participant,
+            CallMaker.of(asker.participant),
             identity if principal is None else principal.identity,
-            principal,
+            None if principal is None else CallMaker.of(principal),
             call_id=(read_option(options, "call_id", str) or "")[:64],
             purpose=purpose[:MAX_PURPOSE_CHARS],
         )
@@ -250,14 +254,15 @@ class HoldRequests:
         """End a hold because who asks does not wait for its answer any more."""
         outcome: HoldOutcome = "cancelled"
         error: RoomException = Cancelled("the call has ended", executed="no")
-        if not hold.asker.participant.is_present:
+        if not hold.open_connection.participant.is_present:
             outcome, error = "lost", HostLost("the host disconnected", executed="no")
         self._end(hold, outcome, failed(hold.request_id, error))
 
     def _end(self, hold: CallHold, outcome: HoldOutcome, reply: Frame, ticket: Any = None) -> None:
+        asker = hold.open_connection
         self._send(self._holds.settle(hold, outcome, self._loop.time()))
         self._timers.forget(hold)
-        hold.asker.port.send_message(encode(reply), ticket)
+        asker.port.send_message(encode(reply), ticket)
         self._publish("hold_settled", hold)
 
     def call_began(self, call: InFlightCall, parent: InFlightCall) -> None:
@@ -302,16 +307,16 @@ class HoldRequests:
         page: list[dict[str, Any]] = []
         size = 0
         self._holds.drop_old(self._loop.time())
-        held = [*self._holds.open.values()]
+        listed = [*self._holds.open.values()]
         if with_settled:
-            held = sorted((*self._holds.settled.values(), *held), key=lambda hold: hold.number)
-        for hold in held:
+            listed = sorted((*self._holds.settled.values(), *listed), key=lambda hold: hold.number)
+        for hold in listed:
             yield
             if hold.number <= after or hold.kind != kind or not may_settle(participant, hold):
                 continue
             if page and (len(page) == limit or size > MAX_PAGE_BYTES):
                 return {"holds": page, "cursor": cursor_text((page[-1]["id"],))}
-            page.append(self._described(hold))
+            page.append(self._described(hold) | (self._asked(hold) if kind == "granted" else {}))
             size += len(pack_reply(page[-1]))
         return {"holds": page, "cursor": None}
 
@@ -322,7 +327,7 @@ class HoldRequests:
         """Return what was asked, and whom the asker wants to decide, of an open hold."""
         if hold.ended:
             return {}
-        issuers, issuer = self._room.state.issuers, hold.asker.participant.identity.issuer
+        issuers, issuer = self._room.state.issuers, hold.asked_by.issuer
         approvers = []
         for entry in hold.approvers:
             kind, _, name = entry.partition(":")
@@ -426,9 +431,10 @@ def _check_fields(request: Hold) -> None:
         raise bad_option("kind", f"must be one of {', '.join(_OUTCOMES)}")
     if len(request.digest) != _DIGEST_BYTES:
         raise bad_option("digest", f"must have {_DIGEST_BYTES} bytes")
-    if len(request.body) > MAX_BODY_BYTES:
-        size = len(request.body)
-        text = f"{size} bytes would have to be shown to a person, at most {MAX_BODY_BYTES} can"
+    size = len(request.body)
+    most = MAX_BODY_BYTES if request.kind == "approve" else MAX_GRANTED_BYTES
+    if size > most:
+        text = f"{size} bytes would have to be shown to a person, at most {most} can"
         raise TooLarge(text, executed="no")
     if request.dispatch is None and "tool" not in request.options:
         raise bad_option("tool", "must be given where no call waits")
@@ -454,10 +460,10 @@ def _tool_of_call(call: InFlightCall | None) -> HeldTool:
         (call.definition.name, call.tool.name),
         call.toolkit.owner,
         call.definition.digest,
-        call.caller.participant,
+        CallMaker.of(call.caller.participant),
         call.asked_for.identity,
-        call.principal,
-        call.forwarded_for,
+        None if call.principal is None else CallMaker.of(call.principal),
+        tuple(map(CallMaker.of, call.forwarded_for)),
         call.call_id,
         call.purpose,
     )

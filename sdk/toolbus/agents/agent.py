@@ -49,7 +49,7 @@ from toolbus.tools.middleware import Middleware, checked_middlewares
 from toolbus.tools.tool_run import LOCAL
 from toolbus.tools.toolkit import Toolkit, checked_records
 from toolbus.turns.agent_state import AgentState
-from toolbus.turns.approvals import ApprovalQueue, Approver
+from toolbus.turns.approvals import ApprovalQueue, Approve
 from toolbus.turns.builders import (
     AnyBuilder,
     ToolkitConfig,
@@ -129,7 +129,8 @@ class Agent:
         groups: Toolkits that are active or inactive together.
         skills: Skills that are always active.
         permissions: What each call is judged by. They bind this agent alone.
-        approve: Asks a person about a call; without it, what would be asked is denied.
+        approve: Asks a person about a call; without it, what would be asked is denied. "room" asks
+            those in the room who may approve calls of the asker, else of the agent: see `Turn`.
         middlewares: What runs around each call of a tool, the first outermost.
         model_middlewares: What stands around each request to the model, the first outermost.
         records: Where each call is recorded.
@@ -163,7 +164,7 @@ class Agent:
         groups: Iterable[ToolGroup] = (),
         skills: Iterable[SkillListing] = (),
         permissions: Permissions | None = None,
-        approve: Approver | None = None,
+        approve: Approve | None = None,
         middlewares: Iterable[Middleware] = (),
         model_middlewares: Iterable[ModelMiddleware] = (),
         records: Records | None = None,

@@ -6,6 +6,14 @@
     tool_call    id, tool, arguments: the model asks for a call; arguments that are not an object,
                  or long, are their text, cut
     progress     id, tool, value: the latest progress of a call
+    held         id, tool, hold, waits_for, left_s, may_settle, nobody: a call waits for a person.
+                 `hold` is the id of the approval, null for a question of the agent itself, of which
+                 only its asker is told; `waits_for` the tool to be approved, which the called one
+                 may call in turn, null if the agent may not know it; `left_s` the seconds until it
+                 expires, null if it does not; `may_settle` whether the agent itself may approve it,
+                 and `nobody` whether nobody in the room may
+    resumed      id, tool, hold, outcome: it goes on; "approved", "denied", "expired", "cancelled"
+                 or "lost"
     tool_result  id, tool, state, executed, text: the result as the model reads it, cut; error with
                  code and message unless state is "ok"; files with name, mime_type, size of each, of
                  the first 50
@@ -30,6 +38,7 @@ from typing import Any, TypeAlias
 from toolbus.chunks.carried_values import Carrying, repaired
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.chunks.json_values import shown
+from toolbus.client.held_calls import HeldCall
 from toolbus.concurrency.tasks import retrieve_error
 from toolbus.errors import InvalidArguments, InvalidResult
 from toolbus.turns.tool_use import ToolResult, ToolUse, arguments_of
@@ -42,6 +51,7 @@ __all__ = [
     "AgentEvent",
     "end_event",
     "fitted_to_chunk",
+    "held_event",
     "progress_event",
     "result_event",
     "text_after",
@@ -53,7 +63,8 @@ __all__ = [
 AgentEvent: TypeAlias = dict[str, Any]
 """One event, as the table above says."""
 EVENT_TYPES = frozenset(
-    {"dropped", "text", "restart", "tool_call", "progress", "tool_result", "waiting", "end"}
+    {"dropped", "text", "restart", "tool_call", "progress", "held", "resumed", "tool_result"}
+    | {"waiting", "end"}
 )
 """The types of events."""
 
@@ -88,6 +99,26 @@ def use_event(use: ToolUse, tool: str) -> AgentEvent:
 def progress_event(use: ToolUse, tool: str, value: Any) -> AgentEvent:
     """Return the event of a progress."""
     return {"type": "progress", **_named(use.id, tool), "value": value}
+
+
+def held_event(held: HeldCall, use: ToolUse | None = None, tool: str = "") -> AgentEvent:
+    """Return the event of a call that waits for a person, or goes on; without a use, of no use."""
+    event: AgentEvent = {
+        "type": "held" if held.is_open else "resumed",
+        "id": None,
+        "tool": None,
+        "hold": held.id or None,
+    }
+    if use is not None:
+        event |= _named(use.id, tool)
+    if not held.is_open:
+        return event | {"outcome": held.outcome}
+    return event | {
+        "waits_for": held.tool or None,
+        "left_s": held.left_s,
+        "may_settle": held.may_settle,
+        "nobody": held.nobody,
+    }
 
 
 def result_event(result: ToolResult) -> AgentEvent:

@@ -26,6 +26,7 @@ __all__ = ["AGENT_ANNOTATION", "AskedAgents", "is_of_agent", "read_answer"]
 AGENT_ANNOTATION: Final = "agent"
 """The annotation of the toolkit of an agent; its value is true. Anybody can claim it."""
 _TOOLS = frozenset({"ask", "about", "forget"})
+_TOLD_BY_ASKER = frozenset({"waiting", "held", "resumed"})
 _MAX_SHOWN_CHARS = 2_000
 """Of a text in a progress: of the answer so far its end, of a result its beginning."""
 _MAX_FILE_BYTES = 3 * MAX_RESULT_BYTES // 4
@@ -128,8 +129,8 @@ class _AnswerReader:
             self.unfinished = ""
         elif kind == "tool_result":
             event = {**event, "text": str(text)[:_MAX_SHOWN_CHARS]}
-        # The agent that asks tells itself that it waits.
-        if kind != "waiting" and len(pack_body(event)) <= MAX_PROGRESS_BYTES:
+        # The agent that asks tells itself that it waits, for a person too.
+        if kind not in _TOLD_BY_ASKER and len(pack_body(event)) <= MAX_PROGRESS_BYTES:
             self._emit(event)
         return None
 

@@ -10,11 +10,12 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from toolbus.agents.agent_events import (
     AgentEvent,
     end_event,
+    held_event,
     progress_event,
     result_event,
     text_after,
@@ -22,7 +23,8 @@ from toolbus.agents.agent_events import (
     use_event,
 )
 from toolbus.agents.model_requests import RESTART, ModelMiddleware, RequestToModel, model_events
-from toolbus.chunks.chunk_types import FileChunk
+from toolbus.chunks.chunk_types import Chunk, FileChunk
+from toolbus.client.held_calls import HeldCall
 from toolbus.models.adapter import Model, Plain
 from toolbus.turns.tool_use import ToolResult, ToolUse
 from toolbus.turns.turn import Turn
@@ -122,8 +124,9 @@ async def _run(turn: Turn, uses: Sequence[ToolUse]) -> AsyncGenerator[AgentEvent
     for use in uses:
         tools[use.id], arguments = turn.called(use)
         yield use_event(replace(use, arguments=arguments), tools[use.id])
-    # Of each use at most one progress waits here, and its result, which the turn keeps anyway.
-    waiting: asyncio.Queue[ToolUse | ToolResult | None] = asyncio.Queue()
+    # Of each use at most one progress waits here, what happens while it waits for persons, and its
+    # result, which the turn keeps anyway.
+    waiting: asyncio.Queue[ToolUse | ToolResult | AgentEvent | None] = asyncio.Queue()
     latest: dict[str, Any] = {}
 
     def progress(use: ToolUse, value: Any) -> None:
@@ -131,20 +134,28 @@ async def _run(turn: Turn, uses: Sequence[ToolUse]) -> AsyncGenerator[AgentEvent
             waiting.put_nowait(use)
         latest[use.id] = value
 
+    def held(use: ToolUse, call: HeldCall) -> None:
+        waiting.put_nowait(held_event(call, use, tools[use.id]))
+
     running = asyncio.create_task(
-        turn.run(uses, on_progress=progress, on_result=waiting.put_nowait)
+        turn.run(uses, on_progress=progress, on_held=held, on_result=waiting.put_nowait)
     )
     running.add_done_callback(lambda _: waiting.put_nowait(None))
     try:
         while (item := await waiting.get()) is not None:
             if isinstance(item, ToolUse):
                 yield progress_event(item, tools[item.id], latest.pop(item.id))
-                continue
-            yield result_event(item)
-            for chunk in item.chunks:
-                if isinstance(chunk, FileChunk):
-                    yield chunk
+            elif isinstance(item, ToolResult):
+                yield result_event(item)
+                for file in filter(_is_file, item.chunks):
+                    yield file
+            else:
+                yield item
         await running
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+def _is_file(chunk: Chunk) -> TypeGuard[FileChunk]:
+    return isinstance(chunk, FileChunk)

@@ -55,7 +55,7 @@ from toolbus.room.room_client import RoomClient
 from toolbus.settings import DEV_KEYS_FILE, RoomSettings, default_name, home_of, is_loopback
 from toolbus.tools.toolkit import Toolkit
 from toolbus.turns.agent_state import AgentState
-from toolbus.turns.approvals import Approver
+from toolbus.turns.approvals import Approve
 from toolbus.turns.builders import AnyBuilder, ToolkitBuilder, builder_of
 from toolbus.turns.tool_groups import ActiveGroups, SkillListing, ToolGroup
 from toolbus.turns.turn_assembly import ToolkitNames
@@ -217,7 +217,7 @@ def agent_of(
     choices: AgentChoices,
     *,
     name: str,
-    approve: Approver | None = None,
+    approve: Approve | None = None,
     records: Records | None = None,
     trusted: Sequence[str] = (),
 ) -> Agent:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
@@ -29,6 +29,8 @@ __all__ = [
     "complete_caller",
     "complete_context",
     "complete_grant",
+    "complete_granted",
+    "complete_hold",
     "complete_installed",
     "complete_name",
     "complete_outcome",
@@ -39,6 +41,7 @@ __all__ = [
     "complete_toolkit",
 ]
 
+T = TypeVar("T")
 TOOLKITS = "toolbus.toolkits"
 """The entry point group of toolkits."""
 _PLAIN = re.compile(r"[\w@%+:.,/][\w@%+=:.,/-]*\Z")
@@ -84,6 +87,18 @@ def complete_owner(ctx: typer.Context, incomplete: str) -> list[str]:
     return _matching(lambda: [info.full_owner for info in _toolkits(ctx)], incomplete)
 
 
+def complete_hold(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the id of a call that waits for a person."""
+    return _matching(lambda: [hold.id for hold in _with_room(ctx, CommandRoom.holds)], incomplete)
+
+
+def complete_granted(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the id of a granted rule."""
+    return _matching(
+        lambda: [rule.id for rule in _with_room(ctx, CommandRoom.granted_rules)], incomplete
+    )
+
+
 Owner: TypeAlias = Annotated[
     str | None,
     typer.Option(
@@ -95,8 +110,12 @@ Owner: TypeAlias = Annotated[
 
 
 def _toolkits(ctx: typer.Context) -> list[ToolkitInfo]:
+    return _with_room(ctx, CommandRoom.all_toolkits)
+
+
+def _with_room(ctx: typer.Context, read: Callable[[CommandRoom], Awaitable[T]]) -> T:
     flags: dict[str, Any] = {name: ctx.params.get(name) for name in ROOM_SETTINGS}
-    return in_room(RoomOptions(**flags), CommandRoom.all_toolkits, timeout_s=2, locked=False)
+    return in_room(RoomOptions(**flags), read, timeout_s=2, locked=False)
 
 
 # Of this machine

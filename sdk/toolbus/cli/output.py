@@ -30,13 +30,16 @@ from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.plain import assessment_to_plain
 from toolbus.untrusted_text import SHOWN_CHARS, json_text, one_line, printable
 
-if TYPE_CHECKING:  # few calls are explained
+if TYPE_CHECKING:  # few calls wait, or are explained
+    from toolbus.client.held_calls import HeldCall
     from toolbus.room.calls import CallExplanation
 
 __all__ = [
     "NonBlockingStdout",
     "StreamOutput",
     "ValueOutput",
+    "held_printer",
+    "held_text",
     "note_places",
     "progress_printer",
     "show_assessment",
@@ -366,6 +369,32 @@ def progress_printer() -> Callable[[Any], None] | None:
     return show
 
 
+def held_printer(*, as_json: bool) -> Callable[[HeldCall], None]:
+    """Return a function that prints on stderr what a call waits for, and when that has ended."""
+    tools: dict[str, str] = {}  # what goes on is known by its id alone
+
+    def show(held: HeldCall) -> None:
+        tools.setdefault(held.id, held.tool)
+        held = replace(held, tool=tools[held.id])
+        text = json_text({"held": asdict(held)}) if as_json else held_text(held)
+        typer.echo(text, err=True)
+
+    return show
+
+
+def held_text(held: HeldCall) -> str:
+    """Return what a call waits for, or how that has ended, in one line."""
+    tool = one_line(held.tool, SHOWN_CHARS) or "a tool that is called meanwhile"
+    if not held.is_open:
+        return f"{one_line(held.outcome, SHOWN_CHARS)}: {tool}"
+    if held.may_settle:
+        command = f"toolbus approvals approve {one_line(held.id, SHOWN_CHARS)}"
+        return f"waiting for a person to approve {tool}: {command}"
+    if held.nobody:
+        return f"waiting for a person to approve {tool}, but nobody who is in the room now may"
+    return f"waiting for another person to approve {tool}"
+
+
 def show_explanation(explained: CallExplanation, *, as_json: bool) -> None:
     """Print which host would run the call.
 
@@ -425,13 +454,21 @@ def _assessment_lines(assessment: Assessment) -> Iterator[str]:
         yield f"it says: {one_line(assessment.message)}"
     if assessment.reaches:
         yield f"it passes the call on to {one_line(assessment.reaches)}"
-    if assessment.refusal:
-        yield f"the policy of its host refuses the call: {one_line(assessment.refusal)}"
-    elif assessment.behavior == "deny":
-        yield "no policy of its host enforces that: only callers with permissions are bound by it"
+    yield from _host_lines(assessment)
     for rule in assessment.suggestions:
         yield f"it suggests the rule: {one_line(str(rule))}"
     if assessment.source == "manifest":
         yield "its host cannot be asked: these are the flags of the tool"
     for line in printable(assessment.preview).splitlines():
         yield f"| {line}"
+
+
+def _host_lines(assessment: Assessment) -> Iterator[str]:
+    """Yield what the host itself would do about a call."""
+    if assessment.refusal:
+        yield f"the policy of its host refuses the call: {one_line(assessment.refusal)}"
+        return
+    if assessment.behavior == "deny":
+        yield "no policy of its host enforces that: only callers with permissions are bound by it"
+    if assessment.asks:
+        yield f"its host would ask a person first: {one_line(assessment.asks)}"

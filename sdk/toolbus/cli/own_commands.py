@@ -135,6 +135,11 @@ OWN_COMMANDS: Mapping[str, OwnCommand] = MappingProxyType(
             "toolbus.cli.commands.chat:chat",
             "Chat with an agent, and see its calls of tools.",
         ),
+        "approvals": OwnCommand(
+            "Use",
+            "toolbus.cli.commands.approvals:approvals",
+            "Show the calls that wait for a person, and answer them.",
+        ),
         "lock": OwnCommand(
             "Use",
             "toolbus.cli.commands.lock:lock",

@@ -22,7 +22,11 @@ from toolbus.chunks.chunk_types import Chunk, FileChunk
 from toolbus.chunks.json_values import packed_json, shown
 from toolbus.client.caller import DEFAULT_TIMEOUT_S
 from toolbus.client.input_sender import InputSender, as_items, bodies_of_items, invalid_option
-from toolbus.tools.approvers import DEFAULT_APPROVAL_S, approval_seconds
+from toolbus.tools.approvers import (
+    DEFAULT_APPROVAL_S,
+    approval_milliseconds,
+    approval_seconds,
+)
 from toolbus.wire import BadBody, pack_body
 
 __all__ = [
@@ -42,9 +46,7 @@ MAX_TIMEOUT_S = 2**31
 """The timeout of a call is below this number of seconds."""
 MAX_PURPOSE_CHARS = 500
 """A person reads it before an answer (PROTOCOL.md, HOLD-4)."""
-_NO_LIMIT_MS = 2**53
-"""Stands for a wait without limit (PROTOCOL.md, HOLD-5)."""
-_NAMES = ("participant", "on_behalf_of", "pin", "purpose")
+_NAMES = ("participant", "on_behalf_of", "pin")
 
 
 def text_of(what: str, value: Any) -> str:
@@ -139,9 +141,11 @@ class CallOptions(Struct, frozen=True, kw_only=True, eq=False):
 
     def _check_approval(self) -> None:
         """Check what concerns the persons who approve the call."""
-        if self.purpose is not None and len(self.purpose) > MAX_PURPOSE_CHARS:
-            text = f"purpose must have at most {MAX_PURPOSE_CHARS} characters"
-            raise invalid_option("purpose", text)
+        if self.purpose is not None:
+            force_setattr(self, "purpose", text_of("purpose", self.purpose))
+            if len(self.purpose) > MAX_PURPOSE_CHARS:
+                text = f"purpose must have at most {MAX_PURPOSE_CHARS} characters"
+                raise invalid_option("purpose", text)
         try:
             seconds = approval_seconds(self.approval_timeout_s, "the call")
         except ValueError as error:
@@ -169,10 +173,10 @@ class CallOptions(Struct, frozen=True, kw_only=True, eq=False):
             sent["input"] = True
         if self.on_progress is not None:
             sent["progress"] = True
+        if self.purpose is not None:
+            sent["purpose"] = self.purpose
         if self.approval_timeout_s != DEFAULT_APPROVAL_S:
-            wait_s = MAX_TIMEOUT_S if self.approval_timeout_s is None else self.approval_timeout_s
-            is_limited = wait_s < MAX_TIMEOUT_S
-            sent["approval_ms"] = round(wait_s * 1000) if is_limited else _NO_LIMIT_MS
+            sent["approval_ms"] = approval_milliseconds(self.approval_timeout_s)
         return sent
 
     async def input_sender(self) -> InputSender | None:

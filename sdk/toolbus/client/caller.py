@@ -180,17 +180,22 @@ class Caller:
             self._pending.remove(request)
         return await read_reply(result)
 
-    async def ask_person(self, *fields: Any) -> dict[str, Any]:
+    async def ask_person(
+        self, *fields: Any, on_result: Callable[[Any], None] | None = None
+    ) -> dict[str, Any]:
         """Send a `Hold` with these fields on the current connection; return the decision.
 
-        If this task is cancelled, the question is withdrawn.
+        A lost connection is waited for. If this task is cancelled, the question is withdrawn.
+        `on_result` is as of `ask`.
 
         Raises what the server refuses it with, `ApprovalExpired`, and `Unavailable` at a server
         that knows no such question.
         """
+        await self._wait_until_ready(self._loop.time() + DEFAULT_TIMEOUT_S)
         if not self.can_hold:
             raise holds_unknown_error()
         request = self._pending.open(inf)
+        request.on_result = on_result
         if not self._send(request, Hold(RequestId(request.id), *fields)):
             raise ConnectionLost("the connection was lost", executed="no")
         try:

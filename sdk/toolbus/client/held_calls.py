@@ -1,14 +1,18 @@
-"""What a caller knows of a call of its own that waits for a person. Values only."""
+"""What a caller knows of a call of its own that waits for a person."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency.pausable_clock import CallTime
 
-__all__ = ["HeldCall", "HeldPlan"]
+__all__ = ["HeldCall", "HeldPlan", "report_held"]
+
+_logger = bounded_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +23,11 @@ class HeldCall:
     """
 
     id: str
-    """The id of the approval, as `Room.approve` takes it."""
+    """The id of the approval, as `RoomClient.approve` takes it; empty for the question of a turn
+    itself, `Turn(approve="room")`, whose id only others are told."""
     tool: str = ""
-    """The tool that waits, `toolkit.tool`; empty if this participant may not know it."""
+    """The tool that waits, `toolkit.tool`; empty if this participant may not know it, and like all
+    that follows but `outcome` when it does not wait any more."""
     may_settle: bool = False
     """Whether this participant may approve or deny it."""
     nobody: bool = False
@@ -59,3 +65,13 @@ class HeldPlan(Protocol):
     deadline_at: float
     within: CallTime | None
     on_held: Callable[[HeldCall], None] | None
+
+
+def report_held(on_held: Callable[[HeldCall], None] | None, held: HeldCall) -> None:
+    """Call `on_held`; its errors are logged and have no effect on the call."""
+    if on_held is None:
+        return
+    try:
+        on_held(held)
+    except (Exception, asyncio.CancelledError):  # the latter from a future that it reads
+        _logger.exception("on_held raised")

@@ -21,7 +21,7 @@ from toolbus.chunks.chunk_sequences import ChunkReader
 from toolbus.chunks.chunk_types import Chunk, chunk_from_wire
 from toolbus.chunks.receive_credit import BufferBudget, ReceiveBuffer, ReceivedChunk
 from toolbus.chunks.result_parts import JoinedParts, part_data
-from toolbus.client.held_calls import HeldCall, HeldPlan
+from toolbus.client.held_calls import HeldCall, HeldPlan, report_held
 from toolbus.client.input_sender import InputSender
 from toolbus.client.local_errors import check_loop, recorded_end
 from toolbus.concurrency.timers import Alarm
@@ -441,14 +441,8 @@ class PendingRequests:
         call.deadline_at += waited_s
 
     def _report(self, call: HeldPlan, data: dict[str, Any]) -> None:
-        """Call `on_held`; its errors are logged and have no effect on the call."""
-        held = None if call.on_held is None else HeldCall.from_wire(data)
-        if held is None or call.on_held is None:
-            return
-        try:
-            call.on_held(held)
-        except (Exception, asyncio.CancelledError):  # the latter from a future that it reads
-            _logger.exception("on_held raised")
+        if call.on_held is not None and (held := HeldCall.from_wire(data)) is not None:
+            report_held(call.on_held, held)
 
     def _expire_due(self, now: float) -> float:
         """End the requests whose deadline has passed; return when to check again.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, Protocol
 
-__all__ = ["CallTime", "PausableClock", "PausableTimer", "timeout_at"]
+__all__ = ["CallTime", "PausableClock", "PausableTimer"]
 
 
 class CallTime(Protocol):
@@ -39,6 +39,7 @@ class PausableClock:
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
         self._loop = asyncio.get_running_loop()
         self._clock = clock or self._loop.time
+        self._is_of_loop = self._clock == self._loop.time
         self._pauses = 0
         self._paused_s = 0.0
         self._paused_at: float | None = None
@@ -51,6 +52,8 @@ class PausableClock:
 
     def loop_time(self, at: float) -> float:
         """Return when it will be `at`, by the loop's clock, if it goes on now and is not paused."""
+        if self._is_of_loop and self._paused_at is None:
+            return at + self._paused_s
         return self._loop.time() + at - self.time()
 
     def timeout_at(self, at: float) -> AbstractAsyncContextManager[asyncio.Timeout]:
@@ -93,22 +96,21 @@ class PausableClock:
 
 
 class _Limit:
-    """One limit of a clock; no generator, which would take twice as long in each call."""
+    """One limit of a clock; no generator or coroutine more, which would cost in each call."""
 
     def __init__(self, clock: PausableClock, at: float) -> None:
         self._clock = clock
         self._at = at
 
-    async def __aenter__(self) -> asyncio.Timeout:
+    def __aenter__(self) -> Coroutine[Any, Any, asyncio.Timeout]:
         clock = self._clock
-        self._limit = asyncio.timeout_at(None if clock.is_paused else clock.loop_time(self._at))
-        limit = await self._limit.__aenter__()
-        clock._limits[limit] = self._at
-        return limit
+        self._limit = asyncio.timeout_at(None if clock._pauses else clock.loop_time(self._at))
+        clock._limits[self._limit] = self._at
+        return self._limit.__aenter__()
 
-    async def __aexit__(self, *exception: Any) -> None:
+    def __aexit__(self, *exception: Any) -> Coroutine[Any, Any, bool | None]:
         del self._clock._limits[self._limit]
-        await self._limit.__aexit__(*exception)
+        return self._limit.__aexit__(*exception)
 
 
 class PausableTimer:
@@ -124,7 +126,11 @@ class PausableTimer:
         self._on_end = on_end
         self._left_s = seconds
         self._pauses = 0
-        self._timer: asyncio.TimerHandle | None = self._loop.call_later(seconds, on_end)
+        self._timer: asyncio.TimerHandle | None = self._loop.call_later(seconds, self._end)
+
+    def _end(self) -> None:
+        self._timer = None  # what ends meanwhile may still pause it
+        self._on_end()
 
     def pause(self) -> None:
         """Let it stand still, until as many calls of `resume`."""
@@ -137,17 +143,10 @@ class PausableTimer:
         """Undo one `pause`."""
         self._pauses -= 1
         if self._timer is not None and self._pauses == 0:
-            self._timer = self._loop.call_later(self._left_s, self._on_end)
+            self._timer = self._loop.call_later(self._left_s, self._end)
 
     def cancel(self) -> None:
         """Never call `on_end` from now on."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-def timeout_at(
-    at: float, clock: PausableClock | None
-) -> AbstractAsyncContextManager[asyncio.Timeout]:
-    """Return `asyncio.timeout_at` for a time by this clock; None is the loop's own."""
-    return asyncio.timeout_at(at) if clock is None else clock.timeout_at(at)

@@ -140,6 +140,8 @@ _NEXT_STEPS = MappingProxyType(
         "definition_conflict": "stop the hosts of the other definition, or host this one with "
         "supersede=True (--supersede); `toolbus tools` shows the definitions of a toolkit",
         "loop_detected": "find the tools that call each other in a loop",
+        "approval_expired": "repeat the call, and let somebody approve it in time: `toolbus "
+        "approvals`",
         "no_host": "start a host of this toolkit, or retry when its host is connected again",
         "overloaded": "retry in a moment, or start another host of this toolkit",
         "quota_exceeded": "retry when fewer calls are in flight",
@@ -207,8 +209,10 @@ def _command_for_grant(grant: object) -> str | None:
     if not isinstance(grant, str) or not grant.isprintable():
         return None
     name, _, value = grant.partition("=")
-    if name not in GRANTS or GRANTS[name] != bool(value) or len(value) > MAX_NAME_CHARS:
+    if name not in GRANTS or (value and not GRANTS[name]) or len(value) > MAX_NAME_CHARS:
         return None
+    if GRANTS[name] and not value:  # nothing of it is granted, whatever its values
+        return grant_command(f"{name}=*")
     return grant_command(grant)
 
 

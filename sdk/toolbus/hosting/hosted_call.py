@@ -29,6 +29,7 @@ from toolbus.wire.body_steps import LARGE_BODY_BYTES, ContainerCount, unpack_ste
 
 if TYPE_CHECKING:  # most programs record nothing, and few tools ask a person
     from toolbus.concurrency.pausable_clock import CallTime
+    from toolbus.permissions.granted_permissions import GrantedPermissions
     from toolbus.records.recording import Recording
     from toolbus.records.records import Records
     from toolbus.tools.approvals import ApprovalDecision, ApprovalDemand
@@ -172,6 +173,11 @@ class HostedCall(Execution):
     def call_id(self) -> str:  # type: ignore[override]
         """The id of the call, the same for every attempt."""
         return self.dispatch.call_id
+
+    @property
+    def granted(self) -> GrantedPermissions:  # type: ignore[override]
+        """What people have granted to callers of this definition at this host."""
+        return self.hosted.grants
 
     @property
     def owner(self) -> str:

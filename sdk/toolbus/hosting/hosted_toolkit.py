@@ -16,6 +16,7 @@ from itertools import count
 from math import inf
 from typing import Any
 
+from toolbus.hosting.host_grants import HostGrants
 from toolbus.tools.execution import NO_LIMITS, ToolLimits, limits_of
 from toolbus.tools.tool import Tool
 from toolbus.tools.toolkit import Toolkit
@@ -75,6 +76,8 @@ class HostedToolkit:
     digest: str = ""
     """The digest of its definition, once the server has said it."""
     running_calls: set[object] = field(default_factory=set)
+    grants: HostGrants = field(default_factory=HostGrants)
+    """What people have granted to its callers."""
     former: InitVar[Sequence[HostedToolkit]] = ()
     """Definitions that may have calls yet: a tool that they have too keeps its slots."""
     first_connection: float = 0

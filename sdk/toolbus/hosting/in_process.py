@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
@@ -128,6 +129,11 @@ class InProcessCall(Execution, LocalRun):
     enforces_approval: bool = True
     """Whether a tool with `approval` asks: not where the permissions of the turn have judged it."""
 
+    @property
+    def own_workdirs(self) -> tuple[str, ...]:
+        """The folders of its toolkit, else those of the permissions, by their real paths."""
+        return self.toolkit.workdirs or tuple(map(os.path.realpath, self.workdirs))
+
     def begin(
         self, runner: InProcessToolkit, room_of: Callable[[CallTime], CallRoom | None]
     ) -> None:
@@ -183,7 +189,7 @@ class InProcessCall(Execution, LocalRun):
     def pause(self) -> None:
         """Let the time of the call stand still, and that of the turn's call."""
         super().pause()
-        if not self._limit.expired():
+        if not (self.ended or self._limit.expired()):  # what it left behind may still call
             self._limit.reschedule(None)
         if self.within is not None:
             self.within.pause()
@@ -191,7 +197,8 @@ class InProcessCall(Execution, LocalRun):
     def resume(self) -> None:
         """Undo one `pause`."""
         super().resume()
-        if not self.pausable_clock().is_paused and not self._limit.expired():
+        is_over = self.ended or self._limit.expired()
+        if not (is_over or self.pausable_clock().is_paused):
             self._limit.reschedule(self.ends_at)
         if self.within is not None:
             self.within.resume()

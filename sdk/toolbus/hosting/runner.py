@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context as TaskContext
@@ -180,7 +179,7 @@ class Runner:
         self._sends_parts = False
         self._ask_person: AskPerson | None = None
         self._aside = CallsAside()
-        self._returning: deque[tuple[HostedCall, asyncio.Future[None]]] = deque()
+        self._returning: dict[HostedCall, asyncio.Future[None]] = {}
         self._abandoned: set[asyncio.Task[None]] = set()
         self._process_id = os.getpid()
         # Made when it is first used: most participants of a room host nothing.
@@ -296,26 +295,27 @@ class Runner:
         return decision_of(reply)
 
     async def return_to_work(self, call: HostedCall) -> None:
-        """Wait for a place for a call that has waited, behind those that wait already."""
+        """Wait for a place for a call that has waited, behind those of its caller."""
         used, held = self._places_of(call.identity)
         # It is among the running ones already.
-        if not self._returning and self._slots.may_take(used - 1, max(0, held - 1)):
+        if self._slots.may_take(used - 1, max(0, held - 1)):
             return
-        admitted = self.loop.create_future()
-        self._returning.append((call, admitted))
-        with self._aside.waiting(call.identity):
-            await admitted
+        admitted = self._returning[call] = self.loop.create_future()
+        try:
+            with self._aside.waiting(call.identity):
+                await admitted
+        finally:
+            del self._returning[call]
 
     def _admit_returning(self) -> None:
         """Give free places to calls that have waited for a person."""
-        while self._returning:
-            call, admitted = self._returning[0]
-            if not admitted.done() and not self._slots.may_take(*self._places_of(call.identity)):
-                return
-            self._returning.popleft()
-            if not admitted.done():
+        # One at a time: it is counted when its task goes on. Whose caller holds too many places is
+        # passed over, so that no caller makes all others wait.
+        for call, admitted in self._returning.items():
+            is_waiting = not admitted.done()
+            if is_waiting and self._slots.may_take(*self._places_of(call.identity)):
                 admitted.set_result(None)
-                return  # it is counted when its task goes on
+                return
 
     def _refuse(
         self,
@@ -566,6 +566,7 @@ class Runner:
             return body
         call.free_slot()  # the function has ended: the caller may read at its own pace
         with self._aside.waiting(call.identity, len(body)):
+            self._admit_returning()
             return await call.open_stream().send_all_but_last_part(body)
 
     def begin_thread(self, function: Callable[[], Any]) -> asyncio.Future[Any]:

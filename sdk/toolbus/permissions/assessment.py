@@ -51,6 +51,8 @@ class Assessment:
     """The tool that the call would reach, `toolkit.tool`, if it only forwards; else empty."""
     refusal: str = ""
     """Why the host's policy would refuse the call; empty if it would not."""
+    asks: str = ""
+    """Why its host would ask a person before the call; empty if it would not."""
 
 
 class Flags(Protocol):

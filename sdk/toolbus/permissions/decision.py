@@ -11,8 +11,9 @@ from toolbus.permissions.rule import Rule, RuleBehavior
 
 __all__ = ["DecisionSource", "JudgedCall", "JudgedContext", "JudgedTool", "PermissionDecision"]
 
-DecisionSource: TypeAlias = Literal["rule", "mode", "tool", "person", "policy"]
-"""What decided: a rule, the mode, what the tool said, a person, or the policy of the host."""
+DecisionSource: TypeAlias = Literal["rule", "mode", "tool", "person", "policy", "host"]
+"""What decided: a rule, the mode, what the tool said, a person, or the policy of the host; or that
+the host of the tool asks a person, so that the caller need not."""
 
 
 class JudgedTool(Protocol):
@@ -89,7 +90,7 @@ class PermissionDecision:
     rule: Rule | None = None
     """The rule, where one decided."""
     source: DecisionSource = "mode"
-    """What decided: a rule, the mode, what the tool said, a person, or the policy of the host."""
+    """What decided: see `DecisionSource`."""
     suggestions: tuple[Rule, ...] = ()
     """Rules that would have allowed it, or parts of it, with an ask, and with a denial in place of
     an ask."""

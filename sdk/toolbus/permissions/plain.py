@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 MAX_MESSAGE_CHARS = 2_000
-"""Of `message`, `hint` and `refusal`: a person reads them before an answer (ASSESS-6)."""
+"""Of `message`, `hint`, `refusal` and `asks`: a person reads them before an answer (ASSESS-6)."""
 MAX_PREVIEW_BYTES = 64 * 1024
 """Of `preview`, in UTF-8: a person reads it too (PROTOCOL.md, ASSESS-6)."""
 MAX_SUGGESTIONS = 5
@@ -148,6 +148,7 @@ def assessment_from_plain(value: object) -> Assessment:
         source=source,
         reaches=_text(value, "reaches", MAX_REACHES_CHARS),
         refusal=_text(value, "refusal", MAX_MESSAGE_CHARS),
+        asks=_text(value, "asks", MAX_MESSAGE_CHARS),
     )
 
 

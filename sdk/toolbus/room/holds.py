@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from toolbus.auth.participant_names import full_name
 from toolbus.client.input_sender import invalid_option
 from toolbus.errors import InvalidResult
+from toolbus.permissions.granted_rules import GrantedRule, granted_rule
 from toolbus.permissions.plain import rule_from_plain, rule_to_plain
 from toolbus.permissions.rule import Rule
 from toolbus.tools.approvals import bound_digest
 from toolbus.tools.tool_run import Participant
 from toolbus.wire import BadBody, pack_body, unpack_body
 
-__all__ = ["HoldBody", "HoldInfo", "packed_rules"]
+__all__ = ["GrantedHold", "HoldBody", "HoldInfo", "packed_rules"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,46 @@ class HoldInfo:
             reason=data.get("reason", ""),
             replaces=data.get("replaces", ""),
             body=_body(data) if "body" in data and data["kind"] == "approve" else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedHold:
+    """A rule that a person has granted at a host, until it is taken back or the host ends."""
+
+    id: str
+    toolkit: str
+    tool: str
+    """The tool that it is about, written `toolkit.tool`."""
+    owner: str
+    """The identity whose host it is; `alias/name` beside other issuers."""
+    asked_for: str
+    """For whose calls it holds; `alias/name` beside others."""
+    definition: str
+    """The digest of the definition of the toolkit: with another one persons are asked again."""
+    digest: bytes
+    """Identifies the rule."""
+    age_s: float
+    """Seconds since it was granted, or listed again on a new connection."""
+    rule: GrantedRule | None
+    """What it covers, in the words of its host; None if these cannot be read."""
+
+    @classmethod
+    def from_wire(cls, data: Mapping[str, Any]) -> GrantedHold:
+        """Read one as the server lists it."""
+        rule = None
+        with suppress(BadBody, ValueError):
+            rule = granted_rule(unpack_body(data["body"]))
+        return cls(
+            id=data["id"],
+            toolkit=data["toolkit"],
+            tool=f"{data['toolkit']}.{data['tool']}",
+            owner=_name(data["owner"]),
+            asked_for=_name(data["asked_for"]),
+            definition=data["definition"],
+            digest=data["digest"],
+            age_s=data["age_ms"] / 1000,
+            rule=rule,
         )
 
 

@@ -134,6 +134,9 @@ class Hosting:
             finally:
                 if self._registrations.is_active(new):
                     self._registration = new
+                    if new.hosted.digest == old.hosted.digest:  # what was granted was for it
+                        new.hosted.grants.end()
+                        new.hosted.grants = old.hosted.grants
                     self._living.append(new.hosted)
                     retiring = asyncio.get_running_loop().create_task(self._retire(old.hosted))
                     self._retiring[old.hosted] = retiring
@@ -145,6 +148,8 @@ class Hosting:
         await old.drained()
         async with self._changing:
             self._living.remove(old)
+            if old.grants is not self._registration.hosted.grants:
+                old.grants.end()
             in_use = {tool for hosted in self._living for tool in hosted.toolkit.tools}
             await self._stop(tool for tool in old.toolkit.tools if tool not in in_use)
         self._retiring.pop(old)

@@ -238,7 +238,7 @@ class Registrations:
         finally:
             self._adding.remove(registration.hosted.key)
         self._unregistering.discard(registration.hosted.key)
-        registration.apply(body)
+        self._apply(registration, body)
         self._active.append(registration)
 
     async def _register(self, registration: Registration) -> dict[str, Any]:
@@ -280,7 +280,7 @@ class Registrations:
                 if is_retrying:
                     self._start_retry(old, definitions, pause_s=0)
             raise
-        new.apply(body)
+        self._apply(new, body)
 
     async def _exchange(self, exchange: _Exchange) -> dict[str, Any]:
         """Ask until the new definition is accepted on the newest connection; return the reply."""
@@ -324,6 +324,7 @@ class Registrations:
         """Unregister a toolkit: now if the connection is ready, else on the next connection."""
         if registration in self._active:
             self._active.remove(registration)
+        registration.hosted.grants.end()
         if self.is_draining:
             return
         if is_ready:
@@ -381,18 +382,27 @@ class Registrations:
     ) -> bool:
         """Register once; return whether the outcome is final, success or refusal."""
         fields = registration.manifest, registration.options
+        registration.hosted.grants.withdraw()  # what is listed belongs to the former connection
         confirm = partial(definitions.confirm, registration.hosted)
         try:
             body = await self._caller.ask(
                 Register, *fields, deadline_at=deadline_at, on_result=confirm
             )
-            registration.apply(body)
+            self._apply(registration, body)
         except RoomException as error:
             if error.retryable or isinstance(error, ConnectionLost | DeadlineExceeded):
                 return False
             name = registration.hosted.toolkit.name
             _logger.error("toolkit %s is no longer hosted: %s", name, error)
         return True
+
+    def _apply(self, registration: Registration, body: Mapping[str, Any]) -> None:
+        """Apply the reply of a registration, and list what is granted for the toolkit."""
+        registration.apply(body)
+        hosted = registration.hosted
+        hosted.grants.list_at(
+            self._caller.ask_person, hosted.toolkit.name, hosted.digest, public=hosted.public
+        )
 
     async def _unregister(self, key: tuple[str, bool]) -> None:
         """Unregister a toolkit; after a failure the next connection tries again."""

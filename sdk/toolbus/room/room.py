@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from toolbus.concurrency.pausable_clock import CallTime
     from toolbus.room.calls import CallExplanation
 
-__all__ = ["Room", "bound_room", "connection_of"]
+__all__ = ["Room", "ask_before_call", "bound_room", "connection_of"]
 
 T = TypeVar("T")
 Proxy = DefaultTypeVar("Proxy", bound=TypedToolkitProxy, default=ToolkitProxy)
@@ -692,6 +692,15 @@ def bound_room(room: Room, call: CallTime | None, principal: str | None = None) 
     """
     principal = principal or room._principal
     return Room(room._connection, room._caller, room._parent, call or room._call, principal)
+
+
+async def ask_before_call(room: Room, *question: Any) -> dict[str, Any]:
+    """Ask who may approve a call that is about to be made within that of the room.
+
+    `question` has the fields of a `Hold` from `kind` on. Returns the decision as the server sends
+    it; raises as `Caller.ask_person`.
+    """
+    return await room._caller.ask_person(room._parent, *question)
 
 
 def connection_of(room: Room) -> RoomConnection:

@@ -21,7 +21,7 @@ from toolbus.client.local_errors import NotEnteredProxy, check_loop, room_closed
 from toolbus.client.retry import DEFAULT_WAIT_FOR_HOST_S
 from toolbus.errors import ConnectionLost
 from toolbus.room.events import DEFAULT_TOPICS, EventStream, RoomEvent
-from toolbus.room.holds import HoldInfo, packed_rules
+from toolbus.room.holds import GrantedHold, HoldInfo, packed_rules
 from toolbus.room.hosting import Hosting, find_hosting, packed_manifest
 from toolbus.room.participants import BuilderInfo
 from toolbus.room.registrations import Registration, checked_offer, checked_supersede
@@ -419,15 +419,7 @@ class RoomClient(Room):
             PermissionDenied: The grants `approve` and `approve_all` are missing.
             Unavailable: The server is older, or shares its rooms by Redis.
         """
-        caller = self._approver()
-        found: list[HoldInfo] = []
-        cursor: str | None = None
-        while True:
-            body = await caller.request(Holds, {"cursor": cursor, "settled": settled})
-            found += map(HoldInfo.from_wire, body["holds"])
-            cursor = body["cursor"]
-            if cursor is None:
-                return found
+        return [HoldInfo.from_wire(hold) async for hold in self._listed({"settled": settled})]
 
     async def hold(self, id: str) -> HoldInfo:
         """Read one call that waits, with all that would run: its `body`.
@@ -455,8 +447,10 @@ class RoomClient(Room):
             arguments: Other arguments to run it with. They need the grant to call the tool, and
                 the host validates and judges them.
             rule: What further calls may run without being asked about: an allow rule of this tool,
-                several of them, or True for exactly these arguments. It holds for the principal of
-                the call and this host, until that ends.
+                several of them, or True for exactly these arguments. It holds at this host for the
+                principal of the call and this definition, until the host ends or it is taken back.
+                It never replaces a denial, nor what the tool asks about an input by itself; a rule
+                that asks it replaces for exactly these arguments.
 
         Raises:
             NotFound: There is none with this id that this participant may approve.
@@ -480,15 +474,49 @@ class RoomClient(Room):
         """
         await self._settle(id, "deny", {"reason": text_of("reason", reason)} if reason else {})
 
+    async def granted_rules(self) -> list[GrantedHold]:
+        """List the rules granted at hosts that this participant may take back.
+
+        Those for its own calls with the grant `approve` for the tool, those for others' calls with
+        `approve_all`, and all of its own hosts. Raises as `holds`.
+        """
+        return [GrantedHold.from_wire(hold) async for hold in self._listed({"kind": "granted"})]
+
+    async def take_back(self, granted: str | GrantedHold) -> None:
+        """Take a granted rule back: its host asks again about what it covered, from now on.
+
+        Args:
+            granted: The rule, or its id.
+
+        Raises:
+            NotFound: There is none with this id that this participant may take back.
+            AlreadyExists: Somebody else has taken it back.
+        """
+        await self._settle(granted, "take_back", {})
+
+    async def _listed(self, options: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        """Yield what the server lists, page by page."""
+        caller = self._approver()
+        cursor: str | None = None
+        while True:
+            body = await caller.request(Holds, {"cursor": cursor, **options})
+            for hold in body["holds"]:
+                yield hold
+            cursor = body["cursor"]
+            if cursor is None:
+                return
+
     def _approver(self) -> Caller:
         caller = self._joined.caller
         if not caller.can_hold:
             raise holds_unknown_error()
         return caller
 
-    async def _settle(self, hold: str | HoldInfo, decision: str, options: dict[str, Any]) -> None:
+    async def _settle(
+        self, hold: str | HoldInfo | GrantedHold, decision: str, options: dict[str, Any]
+    ) -> None:
         caller = self._approver()
-        if not isinstance(hold, HoldInfo):
+        if not isinstance(hold, HoldInfo | GrantedHold):
             hold = await self.hold(hold)
         for is_last in (False, True):
             try:

@@ -18,7 +18,8 @@ from toolbus.concurrency.event_loop import running_loop
 from toolbus.concurrency.loop_thread import LoopEnded, LoopThread
 from toolbus.errors import ConnectionLost, Unavailable
 from toolbus.permissions.plain import MAX_ASSESS_S
-from toolbus.room.events import EVENT_TOPICS, RoomEvent
+from toolbus.room.events import DEFAULT_TOPICS, RoomEvent
+from toolbus.room.holds import GrantedHold, HoldInfo
 from toolbus.room.participants import BuilderInfo, ParticipantInfo
 from toolbus.room.room_client import RoomClient as AsyncRoomClient
 from toolbus.room.toolkit_proxy import ToolkitInfo
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from typing import _SpecialForm  # what type checkers take `Literal[...]` for
 
     from toolbus.permissions.assessment import Assessment
+    from toolbus.permissions.rule import Rule
     from toolbus.room.calls import CallExplanation, CallReport
     from toolbus.room.lock_file import LockFile
 
@@ -397,7 +399,7 @@ class RoomClient:
         """
         self._run(self._client.set_attributes, **attributes)
 
-    def events(self, topics: Iterable[str] = EVENT_TOPICS) -> Stream[RoomEvent]:
+    def events(self, topics: Iterable[str] = DEFAULT_TOPICS) -> Stream[RoomEvent]:
         """Return the events of the room from now on: `with room.events() as events:`.
 
         Entering it raises:
@@ -413,6 +415,53 @@ class RoomClient:
             PermissionDenied: The grant `observe` is missing.
         """
         return Stream(self._run, self._client.watch_calls(), lambda report: report)
+
+    # Approvals
+
+    def holds(self, *, settled: bool = False) -> list[HoldInfo]:
+        """List the calls that wait for a person and that this participant may approve.
+
+        Raises:
+            RoomException: What `toolbus.RoomClient.holds` raises.
+        """
+        return self._run(self._client.holds, settled=settled)
+
+    def hold(self, id: str) -> HoldInfo:
+        """Read one call that waits, with all that would run: its `body`.
+
+        Raises:
+            RoomException: What `toolbus.RoomClient.hold` raises.
+        """
+        return self._run(self._client.hold, id)
+
+    def approve(
+        self,
+        id: str | HoldInfo,
+        arguments: Mapping[str, Any] | None = None,
+        rule: Rule | Sequence[Rule] | bool | None = None,
+    ) -> None:
+        """Let a call that waits run, with these very arguments; see `toolbus.RoomClient.approve`.
+
+        Raises:
+            RoomException: What that raises.
+        """
+        self._run(self._client.approve, id, arguments, rule)
+
+    def deny(self, id: str | HoldInfo, reason: str = "") -> None:
+        """Refuse a call that waits; raises as `approve`."""
+        self._run(self._client.deny, id, reason)
+
+    def granted_rules(self) -> list[GrantedHold]:
+        """List the granted rules that this participant may take back; raises as `holds`."""
+        return self._run(self._client.granted_rules)
+
+    def take_back(self, granted: str | GrantedHold) -> None:
+        """Take a granted rule back; see `toolbus.RoomClient.take_back`.
+
+        Raises:
+            RoomException: What that raises.
+        """
+        self._run(self._client.take_back, granted)
 
     # Tokens and administration
 

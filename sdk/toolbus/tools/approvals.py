@@ -17,7 +17,7 @@ from toolbus.errors import InvalidArguments, PermissionDenied, RoomException, To
 from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.plain import rule_from_plain, rule_to_plain
 from toolbus.permissions.rule import Rule
-from toolbus.tools.approvers import DEFAULT_APPROVAL_S
+from toolbus.tools.approvers import DEFAULT_APPROVAL_S, approval_milliseconds
 from toolbus.wire import BadBody, pack_body, unpack_body
 
 if TYPE_CHECKING:  # most programs have no permissions
@@ -169,9 +169,7 @@ class ApprovalDemand:
         if len(packed) > MAX_BODY_BYTES:
             text = f"{len(packed)} bytes would have to be shown to a person, at most"
             raise TooLarge(f"{text} {MAX_BODY_BYTES} can", executed="no")
-        options: dict[str, Any] = {}
-        if self.timeout_s is not None:
-            options["approval_ms"] = round(self.timeout_s * 1000)
+        options: dict[str, Any] = {"approval_ms": approval_milliseconds(self.timeout_s)}
         if self.approvers:
             options["approvers"] = list(self.approvers)
         if self.is_entered:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import ceil
 from sys import float_info
 
 from toolbus.chunks.json_values import shown
 
-__all__ = ["DEFAULT_APPROVAL_S", "approval_seconds", "checked_approvers"]
+__all__ = ["DEFAULT_APPROVAL_S", "approval_milliseconds", "approval_seconds", "checked_approvers"]
 
 DEFAULT_APPROVAL_S = 300.0
 """How long a call waits for a person unless somebody chose another time (PROTOCOL.md, HOLD-5)."""
+_NO_LIMIT_MS = 2**53
+"""Stands for a wait without limit, and for any that is longer (PROTOCOL.md, HOLD-5)."""
 _OTHERS = "others"
 
 
@@ -26,6 +29,13 @@ def approval_seconds(value: object, label: str) -> float | None:
         text = f"approval_timeout_s must be a number of seconds, or None, not {shown(value)}"
         raise ValueError(f"{label}: {text}")
     return float(value)  # type: ignore[arg-type]
+
+
+def approval_milliseconds(seconds: float | None) -> int:
+    """Return how long a call waits for a person, as the server is sent it."""
+    if seconds is None or seconds >= _NO_LIMIT_MS / 1000:
+        return _NO_LIMIT_MS
+    return ceil(seconds * 1000)
 
 
 def checked_approvers(values: Iterable[str], label: str) -> tuple[str, ...]:

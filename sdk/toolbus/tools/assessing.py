@@ -209,7 +209,8 @@ def _bounded(answer: Any, name: str, reaches: str, patterns: Sequence[str]) -> A
     if not isinstance(answer, Assessment) or answer.behavior not in _BEHAVIORS:
         raise _NoAssessment(f"assess returned {type(answer).__name__}")
     flags = (answer.read_only, answer.within_workdir, answer.immune)
-    texts = (answer.message, answer.preview, answer.hint, answer.reaches, answer.refusal)
+    refusal, asks = answer.refusal, answer.asks
+    texts = (answer.message, answer.preview, answer.hint, answer.reaches, refusal, asks)
     if not all(isinstance(flag, bool) for flag in flags):
         raise _NoAssessment("assess returned an Assessment whose flags are not booleans")
     if not all(isinstance(text, str) for text in texts):
@@ -245,7 +246,8 @@ def _bounded(answer: Any, name: str, reaches: str, patterns: Sequence[str]) -> A
         hint=shortened(printable(answer.hint), MAX_MESSAGE_CHARS),
         source=answer.source,
         reaches=reaches,
-        refusal=printable(answer.refusal[: 2 * MAX_MESSAGE_CHARS], MAX_MESSAGE_CHARS),
+        refusal=printable(refusal[: 2 * MAX_MESSAGE_CHARS], MAX_MESSAGE_CHARS),
+        asks=printable(asks[: 2 * MAX_MESSAGE_CHARS], MAX_MESSAGE_CHARS),
     )
     return of_patterns(bounded, patterns)
 

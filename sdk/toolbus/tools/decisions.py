@@ -260,7 +260,7 @@ def _check_rule(rule: Any, call: JudgedCall, reaches: str) -> None:
 
 
 def _mistake(what: str) -> PermissionDenied:
-    text = f"the approver of the turn made a mistake: {what}"
+    text = f"the approver made a mistake: {what}"
     return PermissionDenied(text, executed="no", details={"cause": "ApprovalDecision"})
 
 

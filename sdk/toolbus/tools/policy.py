@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from toolbus.auth.grants import ToolPatterns
@@ -25,9 +26,10 @@ from toolbus.permissions.plain import (
 from toolbus.tools.approvals import ApprovalDecision, ApprovalDemand, ApprovalState, Judged
 from toolbus.tools.assessing import assessed
 from toolbus.tools.context import run_of
-from toolbus.tools.decisions import CallDecision, judge, of_same_reach, stricter
+from toolbus.tools.decisions import CallDecision, InForce, judge, of_same_reach, stricter
 from toolbus.tools.middleware import ToolCall
 from toolbus.tools.tool import Tool, read_in_time
+from toolbus.tools.tool_run import ToolRun
 from toolbus.untrusted_text import printable
 from toolbus.wire import unpack_body
 from toolbus.wire.manifest import ToolkitManifest
@@ -35,18 +37,27 @@ from toolbus.wire.manifest import ToolkitManifest
 if TYPE_CHECKING:  # most programs have no permissions
     from toolbus.permissions.decision import PermissionDecision
     from toolbus.permissions.permissions import Permissions
+    from toolbus.permissions.rule import Rule
     from toolbus.records.call_record import Decision
 
 __all__ = [
     "Inquiry",
     "checked_policy",
+    "foreseen",
     "permitted",
-    "refusal_of",
     "warn_of_policies",
     "workdirs_of",
 ]
 
 _logger = bounded_logger(__name__)
+
+
+@cache
+def _no_permissions() -> Permissions:
+    """Return permissions that allow nothing but what is granted."""
+    from toolbus.permissions.permissions import Permissions
+
+    return Permissions("dont_ask")
 
 
 class Inquiry:
@@ -87,6 +98,104 @@ class Inquiry:
         return self._answer
 
 
+class HostJudgement:
+    """How the policies of a toolkit, its tool, and what people have granted judge a call.
+
+    Args:
+        tool: The tool.
+        policies: Those of the toolkit, all of which have to allow the call; there is at least one,
+            or the tool wants a person to approve each call.
+        run: The run that the call is judged for.
+        has_input: Whether the call sends an attachment or values too.
+    """
+
+    def __init__(
+        self, tool: Tool, policies: Sequence[Permissions], run: ToolRun, *, has_input: bool = False
+    ) -> None:
+        self._tool = tool
+        self._policies = policies
+        self._demands = tool.approval and run.enforces_approval
+        granted = run.granted
+        self._granted = granted if granted is not None and granted.rules else None
+        self._has_input = has_input
+
+    async def judge(
+        self, call: ToolCall, inquiry: Inquiry
+    ) -> tuple[PermissionDecision, Assessment]:
+        """Return the strictest decision, with what the tool says.
+
+        Raises what the tool refuses the call with.
+        """
+        granted = await self._granted_by_person(call, inquiry)
+        ask = inquiry.ask if granted is None else partial(self._ask_without_flag, inquiry)
+        decided: tuple[PermissionDecision, Assessment] | None = None
+        for policy in self._policies:
+            found = await judge(self._in_force(policy, call), call, ask)
+            if answer := self._answer_of(call, *found):
+                found = replace(found[0], behavior="allow", rule=answer), found[1]
+            if decided is None or stricter(found[0], decided[0]) is found[0]:
+                decided = found
+        if self._demands and (decided is None or decided[0].behavior == "allow"):
+            decided = granted or await self._demand(call, inquiry)
+        assert decided is not None, "it is judged for a policy or for its tool"
+        return decided
+
+    def _in_force(self, policy: Permissions, call: ToolCall) -> InForce:
+        """Return the policy, with the granted rules that concern the call."""
+        if self._granted is None:
+            return lambda _: policy
+        return partial(self._granted.joined, policy, call, has_input=self._has_input)
+
+    def _answer_of(
+        self, call: ToolCall, decision: PermissionDecision, assessment: Assessment
+    ) -> Rule | None:
+        """Return what was granted for exactly these arguments, if a rule asks about them.
+
+        A granted pattern answers none: it may cover calls that another rule asks about. What the
+        tool itself asks about, such as a file that has changed, it asks each time.
+        """
+        is_asked = decision.behavior == "ask" and decision.source == "rule"
+        if self._granted is None or not is_asked or assessment.immune:
+            return None
+        reaches = assessment.reaches
+        covering = self._granted.covering(call, reaches, has_input=self._has_input)
+        return next((granted.rules()[0] for granted in covering if granted.arguments), None)
+
+    async def _granted_by_person(
+        self, call: ToolCall, inquiry: Inquiry
+    ) -> tuple[PermissionDecision, Assessment] | None:
+        """Return the decision that granted rules alone make; None if they do not cover the call."""
+        if self._granted is None or not self._tool.approval:
+            return None
+
+        async def ask(patterns: tuple[str, ...]) -> Assessment:
+            # Without what loosens: a call that changes nothing is approved by a person too.
+            answer = await self._ask_without_flag(inquiry, patterns)
+            behavior = "pass" if answer.behavior == "allow" else answer.behavior
+            return replace(answer, behavior=behavior, read_only=False, within_workdir=False)
+
+        decision, _ = await judge(self._in_force(_no_permissions(), call), call, ask)
+        return (decision, await inquiry.ask(())) if decision.behavior == "allow" else None
+
+    async def _ask_without_flag(self, inquiry: Inquiry, patterns: tuple[str, ...]) -> Assessment:
+        """Ask the tool, where a person has answered what its flag `approval` asks.
+
+        That is an immune ask, unless the tool has an assessment of its own, which asks each time.
+        """
+        answer = await inquiry.ask(patterns)
+        return answer if self._tool.has_assess else replace(answer, immune=False)
+
+    async def _demand(
+        self, call: ToolCall, inquiry: Inquiry
+    ) -> tuple[PermissionDecision, Assessment]:
+        from toolbus.permissions.decision import PermissionDecision
+
+        assessment = await inquiry.ask(())
+        text, suggestions = _demand_of(call.tool.name), assessment.suggestions
+        asked = PermissionDecision("ask", text, source="tool", suggestions=suggestions)
+        return asked, assessment
+
+
 class _HostDecision(CallDecision):
     """What the policies of a toolkit and its tool decide about an attempt, where the call runs.
 
@@ -109,8 +218,11 @@ class _HostDecision(CallDecision):
     ) -> None:
         self._tool = tool
         self._policies = policies
-        self._call = call
         self._run = run_of(call.context)
+        if workdirs := self._run.own_workdirs:
+            call = replace(call, tool=replace(call.tool, workdirs=workdirs))
+        self._call = call
+        self._judgement = HostJudgement(tool, policies, self._run, has_input=has_input)
         self._approvers = approvers
         self._has_input = has_input
         # What a person has decided holds for all attempts; what a policy has denied for this one.
@@ -123,26 +235,7 @@ class _HostDecision(CallDecision):
         """Ask the tool anew each time: a file may have changed while a person was asked."""
         checked = await read_in_time(self._tool, self._run, unpack_body(self.arguments))
         inquiry = Inquiry(self._tool, call, checked, self._policies[1:])
-        decided: tuple[PermissionDecision, Assessment] | None = None
-        for policy in self._policies:
-            found = await judge(lambda _, policy=policy: policy, call, inquiry.ask)  # type: ignore[misc]
-            if decided is None or stricter(found[0], decided[0]) is found[0]:
-                decided = found
-        demands = self._tool.approval and self._run.enforces_approval
-        if demands and (decided is None or decided[0].behavior == "allow"):
-            decided = await self._demand(call, inquiry)
-        assert decided is not None, "it is judged for a policy or for its tool"
-        return decided
-
-    async def _demand(
-        self, call: ToolCall, inquiry: Inquiry
-    ) -> tuple[PermissionDecision, Assessment]:
-        from toolbus.permissions.decision import PermissionDecision
-
-        assessment = await inquiry.ask(())
-        text = f"{call.tool.name} asks that a person approves each call."
-        asked = PermissionDecision("ask", text, source="tool", suggestions=assessment.suggestions)
-        return asked, assessment
+        return await self._judgement.judge(call, inquiry)
 
     def asks(self, judged: Judged) -> Hashable:
         # A person approves what was shown: another preview is another question.
@@ -152,6 +245,12 @@ class _HostDecision(CallDecision):
         self.note_denial("approval")
         text = "what the call would do has changed again since a person approved it"
         raise ApprovalDenied(text, executed="no", details=self.details(judged.decision))
+
+    def grant(self, answer: ApprovalDecision, judged: Judged) -> None:
+        granted, reaches = self._run.granted, judged.assessment.reaches
+        if granted is not None:
+            bases = (*self._policies, *([_no_permissions()] if self._tool.approval else []))
+            granted.grant(judged.call, reaches, answer.rules, bases, has_input=self._has_input)
 
     async def ask(self, judged: Judged) -> ApprovalDecision:
         run = self._run
@@ -176,9 +275,9 @@ class _HostDecision(CallDecision):
         self.note("denied", self._by(by))
 
     def _by(self, by: str) -> str:
-        if self.judged is None or by in ("person", "approval") or not self._policies:
+        if self.judged is None or by in ("person", "approval"):
             return by
-        return f"policy: {self.judged.decision.by}"
+        return f"policy: {self.judged.decision.by}" if self._policies else self.judged.decision.by
 
     async def arguments_to_run(self, packed: bytes) -> dict[str, Any]:
         """Return the arguments to run the call with, as soon as it may.
@@ -227,13 +326,23 @@ async def permitted(
     return await decision.arguments_to_run(packed)
 
 
-async def refusal_of(policies: Iterable[Permissions], inquiry: Inquiry) -> str:
-    """Return why the policies of its toolkit would refuse a call; empty if they would not."""
-    for policy in policies:
-        decision, _ = await judge(lambda _, policy=policy: policy, inquiry.call, inquiry.ask)  # type: ignore[misc]
-        if decision.behavior == "deny":
-            return printable(decision.reason, MAX_MESSAGE_CHARS)
-    return ""
+async def foreseen(
+    tool: Tool, policies: Sequence[Permissions], inquiry: Inquiry
+) -> tuple[str, str]:
+    """Return why a call would be refused, and why a person would be asked; empty if that is not so.
+
+    As of `HostJudgement`, there is a policy, or the tool wants a person to be asked.
+    """
+    call = inquiry.call
+    decision, _ = await HostJudgement(tool, policies, run_of(call.context)).judge(call, inquiry)
+    reason = printable(decision.reason, MAX_MESSAGE_CHARS)
+    if decision.behavior == "deny":
+        return reason, ""
+    return "", reason if decision.behavior == "ask" else ""
+
+
+def _demand_of(tool: str) -> str:
+    return f"{tool} asks that a person approves each call."
 
 
 def workdirs_of(policies: Sequence[Permissions]) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from toolbus.tools.tool_info import ToolInfo
 if TYPE_CHECKING:  # most programs record nothing, and few turns ask a person
     from toolbus.concurrency.pausable_clock import PausableClock
     from toolbus.permissions.decision import PermissionDecision
+    from toolbus.permissions.granted_permissions import GrantedPermissions
     from toolbus.records.recording import Recording
     from toolbus.records.records import Records
     from toolbus.tools.approvals import ApprovalDecision, ApprovalDemand, ApprovalState
@@ -167,6 +168,8 @@ class ToolRun(ABC):
     """The clock of a call whose time may stand still: see `pausable_clock`."""
     followers: set[Callable[[], None]] | None = None
     """See `follow`; few calls have any."""
+    granted: GrantedPermissions | None = None
+    """What people have granted that counts for the policy of the toolkit too."""
     enforces_approval: bool = False
     """Whether tools with `approval` wait for a person: not where the caller's own permissions have
     decided about the flag, nor in a test that runs a tool directly."""
@@ -227,6 +230,11 @@ class ToolRun(ABC):
     def method(self) -> str:
         """The called tool, `toolkit.tool`; empty where the runner does not know it."""
         return ""
+
+    @property
+    def own_workdirs(self) -> tuple[str, ...]:
+        """The folders that a grant for the tool is bound to, in the process of its caller."""
+        return ()
 
     @property
     def forwarded_for(self) -> tuple[Participant, ...]:

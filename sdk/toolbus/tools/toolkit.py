@@ -55,7 +55,7 @@ from toolbus.tools.function_tool import FunctionTool
 from toolbus.tools.middleware import Middleware, ToolCall, check_tool, checked_middlewares
 from toolbus.tools.omission import Omission, entries_of
 from toolbus.tools.options import ToolFields
-from toolbus.tools.policy import Inquiry, checked_policy, refusal_of, workdirs_of
+from toolbus.tools.policy import Inquiry, checked_policy, foreseen, workdirs_of
 from toolbus.tools.sliced_parameters import MAX_CONTAINERS
 from toolbus.tools.tool import Tool, read_in_time
 from toolbus.tools.tool_info import ToolInfo
@@ -452,7 +452,7 @@ class Toolkit:
             run.refuse(error)
             raise
         policies = self.policies
-        if not policies:
+        if not (policies or (chosen.approval and run.enforces_approval)):
             return await assessed(chosen, f"{self.name}.{name}", context, checked, patterns)
         # A turn has working directories of its own for this question; a hosted call has none.
         run.workdirs = run.workdirs or workdirs_of(policies)
@@ -460,8 +460,10 @@ class Toolkit:
         call = ToolCall(info, arguments, context, run.call_id)
         inquiry = Inquiry(chosen, call, checked, policies)
         assessment = await inquiry.ask(patterns)
-        refusal = await refusal_of(policies, inquiry)
-        return replace(of_patterns(assessment, patterns), refusal=refusal)
+        refusal, asks = await foreseen(chosen, policies, inquiry)
+        found = of_patterns(assessment, patterns)
+        # What a tool passes the call on to may ask a person too.
+        return replace(found, refusal=refusal, asks=asks or found.asks)
 
     async def _in_place_of_runner(
         self, context: ToolContext, name: str, arguments: dict[str, Any], attachment: Any

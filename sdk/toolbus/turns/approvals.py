@@ -7,22 +7,24 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.json_values import shown
-from toolbus.client.call_options import MAX_TIMEOUT_S, is_time
 from toolbus.concurrency.tasks import retrieve_error
 from toolbus.errors import ApprovalExpired, PermissionDenied, Unavailable
 from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.decision import PermissionDecision
 from toolbus.public_names import missing
-from toolbus.tools.approvals import ApprovalDecision
+from toolbus.room.room import Room
+from toolbus.tools.approvals import ApprovalDecision, Judged
+from toolbus.tools.approvers import approval_seconds
 from toolbus.tools.tool_info import ToolInfo
+from toolbus.turns.room_approvals import ask_in_room
 from toolbus.turns.tool_use import ToolUse
 from toolbus.turns.turn_calls import TurnCall
 
-__all__ = ["ApprovalDecision", "ApprovalQueue", "ApprovalRequest", "Approver"]
+__all__ = ["ApprovalDecision", "ApprovalQueue", "ApprovalRequest", "Approve", "Approver"]
 
 
 _logger = bounded_logger(__name__)
@@ -31,7 +33,8 @@ _logger = bounded_logger(__name__)
 _END_S = 2.0
 _NO_APPROVER = (
     "a rule or the mode has to allow it (on the command line --permissions FILE or --mode), or the "
-    "agent needs an approver (approve=; `toolbus chat --model` asks in its terminal)."
+    'agent needs an approver (approve="room" asks who may approve it in its room; `toolbus chat '
+    "--model` asks in its terminal)."
 )
 _left: set[asyncio.Task[ApprovalDecision]] = set()
 
@@ -52,6 +55,8 @@ class ApprovalRequest:
     assessment: Assessment
     """What the tool says about this input. `reaches` names the tool that the call would reach, if
     it only forwards. `message`, `preview` and suggestions are words of the tool's owner."""
+    purpose: str = ""
+    """What the calls of the turn are for, in the words of the agent."""
 
     if not TYPE_CHECKING:  # for checkers it has no such attribute
 
@@ -61,6 +66,9 @@ class ApprovalRequest:
 
 Approver: TypeAlias = Callable[[ApprovalRequest], Awaitable[ApprovalDecision]]
 """Asks a person. It is cancelled when the time for an answer or the turn has ended."""
+Approve: TypeAlias = Approver | Literal["room"]
+"""Who is asked: by an approver, or in the room of the turn, those who may approve the call."""
+_IN_ROOM = "room"
 
 
 class ApprovalQueue:
@@ -68,21 +76,19 @@ class ApprovalQueue:
 
     Args:
         approve: Asks a person; None if nobody can be asked.
-        timeout_s: Seconds that a request is open; 0 asks nobody.
+        timeout_s: Seconds that a request is open; 0 asks nobody, and None has no limit.
 
     Raises `TypeError` for what is not a function, and `ValueError` for what is not a time.
     """
 
-    def __init__(self, approve: Approver | None, timeout_s: float) -> None:
-        if approve is not None and not callable(approve):
-            raise TypeError(
-                f"approve must be an async function of an ApprovalRequest, not {shown(approve)}"
-            )
-        if not is_time(timeout_s) or timeout_s >= MAX_TIMEOUT_S:
-            text = f"approval_timeout_s must be a number of seconds, not {shown(timeout_s)}"
-            raise ValueError(text)
-        self._approve = approve
-        self._timeout_s = timeout_s
+    def __init__(self, approve: Approve | None, timeout_s: float | None) -> None:
+        self.is_in_room: bool = isinstance(approve, str) and approve == _IN_ROOM
+        """Whether the room of the turn is asked."""
+        if not (approve is None or self.is_in_room or callable(approve)):
+            text = 'approve must be an async function of an ApprovalRequest, or "room"'
+            raise TypeError(f"{text}, not {shown(approve)}")
+        self._approve: Approver | None = approve if callable(approve) else None
+        self._timeout_s = approval_seconds(timeout_s, "the turn")
         self._lock = asyncio.Lock()
         self._users = 0
 
@@ -116,8 +122,7 @@ class ApprovalQueue:
         if self._approve is None:
             text = f"{reason} Nobody can be asked here: {_NO_APPROVER}"
             raise PermissionDenied(text, executed="no")
-        if self._timeout_s == 0:
-            raise ApprovalExpired(f"{reason} Nobody is waited for.", executed="no")
+        self._check_time(reason)
         clock, _ = call.begin_clock()
         task = asyncio.ensure_future(_call_approver(self._approve, request))
         with clock.paused():
@@ -141,6 +146,15 @@ class ApprovalQueue:
             kind = type(error).__name__
             raise _no_decision(request, f"its approver, {name}, raised {kind}", kind)
         return task.result()
+
+    async def ask_in_room(self, room: Room, call: TurnCall, judged: Judged) -> ApprovalDecision:
+        """Ask those in a room who may approve a call; raises as `room_approvals.ask_in_room`."""
+        self._check_time(judged.decision.reason)
+        return await ask_in_room(room, call, judged, self._timeout_s)
+
+    def _check_time(self, reason: str) -> None:
+        if self._timeout_s == 0:
+            raise ApprovalExpired(f"{reason} Nobody is waited for.", executed="no")
 
 
 async def _call_approver(approve: Approver, request: ApprovalRequest) -> ApprovalDecision:

@@ -15,22 +15,23 @@ import select
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 from unicodedata import east_asian_width
 from weakref import WeakKeyDictionary
 
 from toolbus.auth.participant_names import full_name
 from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.errors import Unavailable
-from toolbus.tools.tool_info import ToolInfo
+from toolbus.permissions.rule import Rule
 from toolbus.turns.approvals import ApprovalDecision, ApprovalRequest
 from toolbus.untrusted_text import json_text, one_line, printable
 
-__all__ = ["approve_in_terminal"]
+__all__ = ["ApprovalQuestion", "approve_in_terminal", "ask_in_terminal", "rows_of"]
 
 _HEAD_ROWS = 28
 _TAIL_ROWS = 12
@@ -45,11 +46,66 @@ _MARK = "    | "
 """Stands before each row that others wrote, and before nothing else."""
 
 
+Edit: TypeAlias = Callable[[str], Awaitable[str]]
+"""Lets a person change a text that is one JSON object; an empty text leaves it as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalQuestion:
+    """What a person is asked about one call, by a turn of this process or by a host in a room.
+
+    All texts are escaped, as by `printable`; each stands behind its label.
+    """
+
+    about: Sequence[tuple[str, str]]
+    """The tool, and for whom it is called: what stays so if the person changes the arguments."""
+    arguments: Mapping[str, Any]
+    """The values by parameter with which it would run."""
+    reasons: Sequence[tuple[str, str]]
+    """Why a person is asked, and what the tool says: about these arguments alone. A text behind
+    the label "preview" may be a diff."""
+    suggestions: Sequence[Rule] = ()
+    """Rules that would have allowed it, or parts of it."""
+    workdirs: str = ""
+    """The folders, a line for each, in which alone something is allowed always."""
+    is_asked_always: bool = False
+    """Whether it is asked each time, whatever was allowed."""
+
+    @classmethod
+    def of_request(cls, request: ApprovalRequest) -> ApprovalQuestion:
+        """Return what a turn asks."""
+        assessment, decision, tool = request.assessment, request.decision, request.tool
+        owner = f"of {full_name(tool.owner, tool.alias)}" if tool.owner else "in this process"
+        workdirs = "\n".join(map(one_line, tool.workdirs))
+        about = [("tool", f"{one_line(tool.name)} ({one_line(owner)})")]
+        if workdirs:
+            about.append(("in", workdirs))
+        if assessment.reaches:
+            about.append(("reaches", one_line(assessment.reaches)))
+        reasons = [("asked because", printable(decision.reason))]
+        if decision.rule is not None and str(decision.rule) != decision.rule.shown():
+            reasons.append(("rule", decision.rule.shown()))
+        # Most reasons quote it already.
+        if assessment.message and json_text(assessment.message) not in decision.reason:
+            speaker = "its owner says" if tool.owner else "the tool says"
+            reasons.append((speaker, printable(assessment.message)))
+        if assessment.preview:
+            reasons.append(("preview", printable(assessment.preview)))
+        return cls(
+            about,
+            request.arguments,
+            reasons,
+            decision.suggestions,
+            workdirs,
+            is_asked_always=decision.source != "mode",  # an ask rule, or an immune ask
+        )
+
+
 async def approve_in_terminal(request: ApprovalRequest) -> ApprovalDecision:
     """Show a request in the terminal of this process, and return the person's decision.
 
     It shows the tool, its owner, the arguments, why the person is asked, and what the tool says and
-    would change. The keys are `o` for once, `a` for always, `d` or Ctrl-D to deny, `e` to change
+    would change. The keys are `a` to approve, `A` for always, `d` or Ctrl-D to deny, `e` to change
     the arguments, in `$VISUAL` or `$EDITOR` if one is set, and `v` to show all of a long text.
     Questions of several turns come one after another.
 
@@ -58,11 +114,25 @@ async def approve_in_terminal(request: ApprovalRequest) -> ApprovalDecision:
 
     Raises `Unavailable` if the process has no terminal, or it was closed.
     """
+    return await ask_in_terminal(ApprovalQuestion.of_request(request))
+
+
+async def ask_in_terminal(
+    question: ApprovalQuestion, first_key: str = "", edit: Edit | None = None
+) -> ApprovalDecision:
+    """Ask as `approve_in_terminal` does.
+
+    Args:
+        question: What is asked.
+        first_key: A key that counts as pressed once the question is shown; not `a`, because nobody
+            approves what was not shown.
+        edit: Lets a person change the arguments where no editor is set; by default they are typed.
+    """
     loop = asyncio.get_running_loop()
     async with _locks.setdefault(loop, asyncio.Lock()):
         with _Terminal() as terminal:
             try:
-                return await _Dialog(terminal, request).run()
+                return await _Dialog(terminal, question, edit).run(first_key)
             except asyncio.CancelledError:
                 with suppress(Unavailable):
                     terminal.write("\n")  # what is written next does not stand behind a prompt
@@ -159,66 +229,48 @@ def _closed() -> Unavailable:
 
 
 class _Dialog:
-    """One request, until it is decided."""
+    """One question, until it is decided."""
 
-    def __init__(self, terminal: _Terminal, request: ApprovalRequest) -> None:
+    def __init__(self, terminal: _Terminal, question: ApprovalQuestion, edit: Edit | None) -> None:
         self._terminal = terminal
-        self._request = request
+        self._question = question
+        self._edit_text = edit
         self._edited: dict[str, Any] | None = None
 
-    async def run(self) -> ApprovalDecision:
-        """Show the request, and return the decision about it."""
+    async def run(self, key: str = "") -> ApprovalDecision:
+        """Show the question, and return the decision about it."""
         self._show()
         while True:
-            key = await self._key("[o]nce, [a]lways, [d]eny, [e]dit, [v]iew all: ")
-            if key == "o":
+            key = key or await self._key("[a]pprove, [A]lways, [d]eny, [e]dit, [v]iew all: ")
+            if key in ("a", "o"):  # `o` is "once"
                 return ApprovalDecision.allow(arguments=self._edited)
-            if key == "a" and (decision := await self._always()) is not None:
+            if key == "A" and (decision := await self._always()) is not None:
                 return decision
             if key in ("d", "\x04"):
                 if key == "d":
-                    reason = await self._line("reason, for the model (may be empty): ")
+                    reason = await self._line("reason, for the caller (may be empty): ")
                     return ApprovalDecision.deny(reason[:500])
                 return ApprovalDecision.deny()
             if key == "e":
                 await self._edit()
             if key == "v":
                 self._show(is_whole=True)
-            if key not in set("oadev"):
-                self._terminal.write("  Press one key, without Enter: o, a, d, e or v.\n")
+            if key not in set("Aev"):
+                self._terminal.write("  Press one key, without Enter: a, A, d, e or v.\n")
+            key = ""
 
     def _show(self, *, is_whole: bool = False) -> None:
         self._terminal.write("\nMay this call run?\n")
-        for label, text in self._parts():
+        question = self._question
+        parts = [*question.about, ("arguments", json_text(dict(self._arguments), indent=2))]
+        if self._edited is None:  # the rest is about the arguments before
+            parts += question.reasons
+        for label, text in parts:
             self._quote(label, text, is_whole=is_whole)
-
-    def _parts(self) -> Iterator[tuple[str, str]]:
-        """Yield what the person has to see, each with its label."""
-        assessment = self._request.assessment
-        tool = self._request.tool
-        decision = self._request.decision
-        owner = f"of {full_name(tool.owner, tool.alias)}" if tool.owner else "in this process"
-        yield "tool", f"{one_line(tool.name)} ({one_line(owner)})"
-        if tool.workdirs:
-            yield "in", _folders(tool)
-        if assessment.reaches:
-            yield "reaches", one_line(assessment.reaches)
-        yield "arguments", json_text(self._arguments, indent=2)
-        if self._edited is not None:
-            return  # the rest is about the arguments before
-        yield "asked because", printable(decision.reason)
-        if decision.rule is not None and str(decision.rule) != decision.rule.shown():
-            yield "rule", decision.rule.shown()
-        # Most reasons quote it already.
-        if assessment.message and json_text(assessment.message) not in decision.reason:
-            speaker = "its owner says" if tool.owner else "the tool says"
-            yield speaker, printable(assessment.message)
-        if assessment.preview:
-            yield "preview", printable(assessment.preview)
 
     @property
     def _arguments(self) -> Mapping[str, Any]:
-        return self._request.arguments if self._edited is None else self._edited
+        return self._question.arguments if self._edited is None else self._edited
 
     def _quote(self, label: str, text: str, *, is_whole: bool) -> None:
         """Write text that others wrote, each row behind a mark; of a long one the middle is cut."""
@@ -226,14 +278,14 @@ class _Dialog:
         width = self._terminal.width - len(_MARK)
         is_diff = label == "preview" and _HUNK.search(text) is not None
         has_colors = is_diff and self._terminal.has_colors
-        head = list(islice(_rows(text, width), None if is_whole else _HEAD_ROWS + _TAIL_ROWS + 1))
+        head = list(islice(rows_of(text, width), None if is_whole else _HEAD_ROWS + _TAIL_ROWS + 1))
         tail: list[slice] = []
         if not is_whole and len(head) > _HEAD_ROWS + _TAIL_ROWS:
             del head[_HEAD_ROWS:]
             # A row has at most `width` characters and a line end: what is before is not looked at.
             after = head[-1].stop
             begin = max(after + text.startswith("\n", after), len(text) - _TAIL_ROWS * (width + 1))
-            tail = list(_rows(text, width, begin))[-_TAIL_ROWS:]
+            tail = list(rows_of(text, width, begin))[-_TAIL_ROWS:]
         self._terminal.write(f"  {label}:\n")
         self._write_rows(text, head, has_colors=has_colors)
         if tail:
@@ -270,13 +322,13 @@ class _Dialog:
 
     async def _always(self) -> ApprovalDecision | None:
         """Let the person choose what to allow from now on; None if nothing of it."""
-        decision = self._request.decision
-        if self._edited is None and decision.source != "mode":  # an ask rule, or an immune ask
+        question = self._question
+        if self._edited is None and question.is_asked_always:
             self._terminal.write("  Not always: this is asked each time, whatever was allowed.\n")
             return None
-        rules = [] if self._edited is not None else list(decision.suggestions)
-        if folders := _folders(self._request.tool):
-            self._quote("in these folders alone", folders, is_whole=True)
+        rules = [] if self._edited is not None else list(question.suggestions)
+        if question.workdirs:
+            self._quote("in these folders alone", question.workdirs, is_whole=True)
         for number, rule in enumerate(rules, 1):
             which = "every call"
             if rule.match is not None:
@@ -290,7 +342,7 @@ class _Dialog:
         key = await self._key(f"[{'/'.join(keys)}] allow always, or any other key to go back: ")
         if key == "a" and len(rules) > 1:
             return ApprovalDecision.allow("state", rule=tuple(rules))
-        if key == "x" or (not rules and key in ("a", "\r", "\n")):  # it is the only choice
+        if key == "x" or (not rules and key in ("a", "A", "\r", "\n")):  # the only choice
             return ApprovalDecision.allow("state", arguments=self._edited)
         if key.isascii() and key.isdigit() and 0 < int(key) <= len(rules):
             return ApprovalDecision.allow("state", rule=rules[int(key) - 1])
@@ -300,9 +352,12 @@ class _Dialog:
     async def _edit(self) -> None:
         """Let the person change the arguments; they stay as they are where that fails."""
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
-        written = json_text(dict(self._arguments), indent=2 if editor else None)
+        is_typed = not editor and self._edit_text is None
+        written = json_text(dict(self._arguments), indent=None if is_typed else 2)
         if editor:
             text = await self._in_editor(editor, written)
+        elif self._edit_text is not None:
+            text = await self._edit_text(written)
         elif len(written.encode()) > _MAX_LINE_BYTES:
             self._terminal.write("They are too long to type: set EDITOR to change them.\n")
             return
@@ -319,7 +374,7 @@ class _Dialog:
             self._terminal.write("The arguments must be one JSON object.\n")
             return
         # As text: 1, 1.0 and true are equal, and are not the same arguments.
-        asked = json_text(dict(self._request.arguments), sort_keys=True)
+        asked = json_text(dict(self._question.arguments), sort_keys=True)
         self._edited = None if json_text(value, sort_keys=True) == asked else value
         self._show()
 
@@ -350,12 +405,7 @@ class _Dialog:
         return ""
 
 
-def _folders(tool: ToolInfo) -> str:
-    """Return where a tool works, and what is allowed for it holds, a line for each folder."""
-    return "\n".join(map(one_line, tool.workdirs))
-
-
-def _rows(text: str, width: int, begin: int = 0) -> Iterator[slice]:
+def rows_of(text: str, width: int, begin: int = 0) -> Iterator[slice]:
     """Yield where rows of a text are, so that the terminal breaks none: such a row has no mark."""
     used = 0
     for at in range(begin, len(text)):

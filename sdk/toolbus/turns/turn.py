@@ -34,7 +34,7 @@ from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import Participant
 from toolbus.tools.toolkit import Toolkit, checked_records
 from toolbus.turns.agent_state import AgentState
-from toolbus.turns.approvals import ApprovalQueue, Approver
+from toolbus.turns.approvals import ApprovalQueue, Approve
 from toolbus.turns.builders import AnyBuilder, ToolkitConfig
 from toolbus.turns.model_tools import ModelTool, ShownTools, Trust, turn_prompt
 from toolbus.turns.tool_groups import (
@@ -52,10 +52,10 @@ from toolbus.turns.turn_options import (
     TurnOptions,
     checked_builders,
     checked_context,
+    checked_defaults,
     checked_permissions,
     checked_room,
     checked_state,
-    checked_timeout,
     end_with,
     requested,
     scope_of,
@@ -71,6 +71,7 @@ from toolbus.turns.turn_toolkits import (
 from toolbus.turns.turn_tools import ShownDefinitions, TurnTools
 
 if TYPE_CHECKING:  # most programs record nothing
+    from toolbus.client.held_calls import HeldCall
     from toolbus.permissions.permissions import Permissions
     from toolbus.records.records import Records
 
@@ -86,7 +87,7 @@ TurnTool = ToolInfo
 MAX_USES: Final = 1_000
 """How many uses of one reply run. A model that repeats itself writes tens of thousands, whose calls
 would hold the event loop for seconds, and the tools of others for longer."""
-_OPTIONS = ("timeout_s", "attachment", "input", "caller_context", "on_progress")
+_OPTIONS = ("timeout_s", "attachment", "input", "caller_context", "on_progress", "on_held")
 """The options of `Turn.invoke`."""
 
 _NOT_ENTERED = "the turn is not entered: async with Turn(...) as turn"
@@ -153,16 +154,24 @@ class Turn:
             dispatched. They bind this turn alone: what the host of a tool enforces is its policy.
             Without them every call runs that its grants cover.
         approve: Asks a person about a call, one at a time; without it what would be asked is
-            denied. Meanwhile the time-outs of the call stand still.
-        approval_timeout_s: Seconds that a question is open; 0 never waits.
+            denied. Meanwhile the time-outs of the call stand still. "room" asks those in the room
+            who may approve the call: for the principal of the call that the turn serves, whose
+            time stands still too, else for the agent itself. It needs a room, whose server is new
+            enough; else the call is denied, and the error says why. What the host of a trusted
+            owner says that it asks a person about is left to it.
+        approval_timeout_s: Seconds that a question is open, here or at the host of a tool; 0 never
+            waits, and None has no limit.
+        purpose: What the calls are for, in the agent's words, for those who approve them; at most
+            500 characters.
         unknown: Takes nothing: another keyword is a TypeError that names the nearest option.
 
     Raises `ValueError` if two toolkits have one name, with both owners, `timeout_s` or
-    `approval_timeout_s` is not a time, `approve` is given without permissions, a message inside a
-    tool, or `required`, `available` or a message without a room, and `TypeError` without room and
-    context or with both, for a room that is not a `RoomClient`, a message that is not a `Message`,
-    JSON without a message, and anything but toolkits in `always` and `required`, async generators
-    in `middlewares`, an `AgentState` as `state`, `Permissions` and a function as `approve`.
+    `approval_timeout_s` is not a time, `purpose` is too long, `approve` is given without
+    permissions, a message inside a tool, or `required`, `available`, `approve="room"` or a message
+    without a room, and `TypeError` without room and context or with both, for a room that is not a
+    `RoomClient`, a message that is not a `Message`, JSON without a message, and anything but
+    toolkits in `always` and `required`, async generators in `middlewares`, an `AgentState` as
+    `state`, `Permissions`, and a function or "room" as `approve`.
     """
 
     def __init__(  # noqa: PLR0913 - the promised signature
@@ -184,8 +193,9 @@ class Turn:
         records: Records | None = None,
         timeout_s: float = 60.0,
         permissions: Permissions | None = None,
-        approve: Approver | None = None,
-        approval_timeout_s: float = 300.0,
+        approve: Approve | None = None,
+        approval_timeout_s: float | None = 300.0,
+        purpose: str | None = None,
         **unknown: Never,
     ) -> None:
         if unknown:
@@ -207,7 +217,7 @@ class Turn:
             middlewares=checked_middlewares(middlewares, "turn"),
             state=checked,
             records=checked_records(records, "turn"),
-            timeout_s=checked_timeout(timeout_s),
+            defaults=checked_defaults(timeout_s, purpose, approval_timeout_s),
             approvals=ApprovalQueue(approve, approval_timeout_s),
             permissions=checked_permissions(permissions, approve, checked),
         )
@@ -275,7 +285,7 @@ class Turn:
                 options.state.definitions,
                 self._tools.provider_name,
             )
-            self._calls = PreparedCalls(self._tools, runs, judge, options.timeout_s)
+            self._calls = PreparedCalls(self._tools, runs, judge, options.defaults)
             self._runs = runs
             self._stack = stack.pop_all()
         return self
@@ -429,6 +439,7 @@ class Turn:
         input: Any = None,
         caller_context: Mapping[str, Any] | None = None,
         on_progress: Callable[[Any], None] | None = None,
+        on_held: Callable[[HeldCall], None] | None = None,
         **unknown: Never,
     ) -> Chunk:
         """Call a tool of this turn and return its chunk.
@@ -446,6 +457,8 @@ class Turn:
             input: The values for a tool that takes an input stream: an iterable or an async one.
             caller_context: What the tool finds as `context.caller_context`.
             on_progress: A plain function that gets the value of each progress of the tool.
+            on_held: A plain function that gets a `HeldCall` when the call begins to wait for a
+                person elsewhere, and another one when it goes on.
             unknown: Takes nothing, as in `Room.invoke`.
 
         Raises:
@@ -469,6 +482,7 @@ class Turn:
             "input": input,
             "caller_context": caller_context,
             "on_progress": on_progress,
+            "on_held": on_held,
         }
         values = CollectedValues(tool)
         call = self._calls.of_program(tool, arguments, given, values)
@@ -482,6 +496,7 @@ class Turn:
         timeout_s: float | None = None,
         caller_context: Mapping[str, Any] | None = None,
         on_progress: Callable[[ToolUse, Any], None] | None = None,
+        on_held: Callable[[ToolUse, HeldCall], None] | None = None,
         on_result: Callable[[ToolResult], None] | None = None,
     ) -> list[ToolResult]:
         """Run what a model asks for and return one result for each use, in the order asked.
@@ -499,6 +514,7 @@ class Turn:
             timeout_s: Seconds for each call; those of the turn by default.
             caller_context: What the tools find as `context.caller_context`.
             on_progress: A plain function that gets the use and the value of each progress.
+            on_held: A plain function that gets the use and what `on_held` of `invoke` gets.
             on_result: A plain function that gets each result as soon as its call has ended, in the
                 order of the ends.
 
@@ -511,10 +527,12 @@ class Turn:
         prepared = []
         for use in asked[:MAX_USES]:
             progress = partial(on_progress, use) if callable(on_progress) else on_progress
+            held = partial(on_held, use) if callable(on_held) else on_held
             given = {
                 "timeout_s": timeout_s,
                 "caller_context": caller_context,
                 "on_progress": progress,
+                "on_held": held,
             }
             prepared.append(self._calls.of_use(use, given, CollectedChunks(use.name)))
         refusal = Overloaded(f"the first {MAX_USES} calls of a reply run: this is a later one")
@@ -530,6 +548,7 @@ class Turn:
         timeout_s: float | None = None,
         caller_context: Mapping[str, Any] | None = None,
         on_progress: Callable[[Any], None] | None = None,
+        on_held: Callable[[HeldCall], None] | None = None,
     ) -> AsyncGenerator[Chunk | ToolResult, None]:
         """Run one use and yield its chunks as they come; the `ToolResult` always comes last.
 
@@ -542,6 +561,7 @@ class Turn:
             timeout_s: Seconds for the whole call; those of the turn by default.
             caller_context: As in `run`.
             on_progress: A plain function that gets the value of each progress.
+            on_held: As in `invoke`.
 
         Raises `Unavailable` if the turn is not entered, and `TypeError` for anything but a use.
         """
@@ -551,6 +571,7 @@ class Turn:
             "timeout_s": timeout_s,
             "caller_context": caller_context,
             "on_progress": on_progress,
+            "on_held": on_held,
         }
         return runs.stream(self._calls.of_use(use, given, passed_on))
 

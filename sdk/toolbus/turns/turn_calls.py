@@ -46,6 +46,7 @@ from toolbus.tools.toolkit import MAX_MIXED_BYTES, MAX_RESULT_BYTES, failure_of
 from toolbus.wire import BadBody, pack_body
 
 if TYPE_CHECKING:  # most calls are neither recorded nor traced
+    from toolbus.permissions.granted_permissions import GrantedPermissions
     from toolbus.records.recording import Recording
     from toolbus.telemetry.turn_spans import TurnCallSpan
     from toolbus.tools.approvals import ApprovalDecision, ApprovalDemand, ApprovalState
@@ -254,6 +255,10 @@ class Judge(Protocol):
     def workdirs(self) -> tuple[str, ...]:
         """The working directories, as tools in this process get them."""
 
+    @property
+    def grants(self) -> GrantedPermissions:
+        """What people have granted in the state of the turn."""
+
     async def permitted(self, call: TurnCall, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments to run a call with, or raise why it may not run."""
 
@@ -281,6 +286,10 @@ class Dispatch(Protocol):
     @property
     def digest(self) -> str:
         """Identifies the definition of the toolkit, here or in its room."""
+
+    @property
+    def asked_as(self) -> Mapping[str, Any]:
+        """How a question to a person names the tool (PROTOCOL.md, HOLD-12)."""
 
     async def run(self, call: TurnCall, arguments: dict[str, Any], put: OnChunk) -> Chunk:
         """Run a call and return its result; chunks of a stream go to `put`.
@@ -354,7 +363,7 @@ class TurnCall:
     within: CallTime | None = None
     """The call that the turn serves: it stands still with this one."""
     clock: PausableClock | None = None
-    """What its time-outs go by: no time is taken by a person."""
+    """What its time-outs go by, once something needs it: no time is taken by a person."""
     deadline_at: float = 0.0
     """When it has to end, by that clock."""
     _settled: Executed = field(default="no", init=False)
@@ -392,10 +401,11 @@ class TurnCall:
 
     @property
     def ends_at(self) -> float | None:
-        """When it has to end, by the loop's clock as things are."""
-        clock, deadline_at = self.begin_clock()
-        own = clock.loop_time(deadline_at)
+        """When it has to end, by the loop's clock as things are, as far as its clock has begun."""
         around = None if self.within is None else self.within.ends_at
+        if self.clock is None:  # all of its time is that of its dispatch
+            return around
+        own = self.clock.loop_time(self.deadline_at)
         return own if around is None else min(own, around)
 
     def pause(self) -> None:
@@ -470,6 +480,11 @@ class LocalDispatch:
         """Identifies the definition of the toolkit in this process."""
         return self._toolkit.digest
 
+    @property
+    def asked_as(self) -> Mapping[str, Any]:
+        """That the tool is in this process."""
+        return {"local": True}
+
     async def run(self, call: TurnCall, arguments: dict[str, Any], put: OnChunk) -> Chunk:
         """Run a call, with the same context as a tool elsewhere gets."""
         options, facts = call.options, self._facts
@@ -494,9 +509,12 @@ class LocalDispatch:
             builders=facts.builders,
         )
         inner.shown_definitions = facts.shown_definitions
-        inner.left_s, inner.within = call.left_s, call
+        inner.within = call
+        if call.clock is not None:  # without judge and middlewares, its time begins here
+            inner.left_s = call.left_s
         if call.judge is not None:
             inner.workdirs = call.judge.workdirs
+            inner.granted = call.judge.grants
             inner.enforces_approval = False  # the permissions of the turn have decided about it
             inner.asks = partial(call.judge.ask_for_host, call)
         if source is None:
@@ -530,17 +548,26 @@ class RemoteDispatch:
         self.digest: str = digest
         """Identifies the definition of the toolkit."""
 
+    @property
+    def asked_as(self) -> Mapping[str, Any]:
+        """The name by which its owner has the tool, and the owner if one was named."""
+        named = {"tool": self._tool}
+        return named if self._participant is None else named | {"participant": self._participant}
+
     async def run(self, call: TurnCall, arguments: dict[str, Any], put: OnChunk) -> Chunk:
         """Run a call as `Room.invoke` or `Room.stream` does."""
         options = call.options
         is_stream = call.entry.info.streaming
         named: dict[str, Any] = {
             "participant": self._participant,
-            "timeout_s": call.left_s,
+            "timeout_s": options.timeout_s if call.clock is None else call.left_s,
             "caller_context": options.caller_context,
             "attachment": options.attachment,
             "pin": self.digest,
             "on_progress": options.on_progress,
+            "on_held": options.on_held,
+            "purpose": options.purpose,
+            "approval_timeout_s": options.approval_timeout_s,
         }
         room = bound_room(self._room, call)
         if not is_stream and options.input is None:

@@ -14,10 +14,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from toolbus.chunks.json_values import cut, shown
-from toolbus.client.call_options import MAX_TIMEOUT_S, is_time
+from toolbus.client.call_options import MAX_TIMEOUT_S, CallOptions, is_time
 from toolbus.concurrency.event_loop import running_loop
 from toolbus.concurrency.pausable_clock import CallTime
-from toolbus.errors import DeadlineExceeded, PermissionDenied, Unavailable
+from toolbus.errors import DeadlineExceeded, InvalidArguments, PermissionDenied, Unavailable
 from toolbus.room.participants import Message
 from toolbus.room.room import Room, bound_room, connection_of
 from toolbus.room.room_client import RoomClient, client_of
@@ -27,7 +27,7 @@ from toolbus.tools.middleware import Middleware
 from toolbus.tools.tool_run import LOCAL, Participant, ToolRun
 from toolbus.tools.toolkit import Toolkit
 from toolbus.turns.agent_state import AgentState
-from toolbus.turns.approvals import ApprovalQueue, Approver
+from toolbus.turns.approvals import ApprovalQueue, Approve
 from toolbus.turns.builders import AnyBuilder, ToolkitConfig
 from toolbus.turns.tool_groups import SkillListing, ToolGroup
 from toolbus.turns.turn_permissions import TurnPermissions
@@ -45,6 +45,7 @@ __all__ = [
     "TurnScope",
     "checked_builders",
     "checked_context",
+    "checked_defaults",
     "checked_permissions",
     "checked_room",
     "checked_state",
@@ -79,7 +80,8 @@ class TurnOptions:
     middlewares: tuple[Middleware, ...]
     state: AgentState
     records: Records | None
-    timeout_s: float
+    defaults: CallOptions
+    """What calls have that name nothing else."""
     approvals: ApprovalQueue
     permissions: TurnPermissions | None
 
@@ -97,6 +99,11 @@ class TurnOptions:
             where = "the context of this turn has no room"
         else:
             return
+        if self.approvals.is_in_room:
+            raise ValueError(
+                f'{where}, so that nobody can be asked there: approve="room" needs Turn(room), or a'
+                " context with a room"
+            )
         required = [
             *self.required,
             *(toolkit for group in self.groups for toolkit in group.required),
@@ -203,8 +210,21 @@ def checked_timeout(seconds: object) -> float:
     raise ValueError(f"timeout_s must be a number of seconds above 0, not {shown(seconds)}")
 
 
+def checked_defaults(
+    timeout_s: float, purpose: str | None, approval_timeout_s: float | None
+) -> CallOptions:
+    """Return the options of a turn's calls. Raises `ValueError` for what is invalid."""
+    seconds = checked_timeout(timeout_s)
+    try:
+        return CallOptions(
+            timeout_s=seconds, purpose=purpose, approval_timeout_s=approval_timeout_s
+        )
+    except InvalidArguments as error:
+        raise ValueError(error.message) from None
+
+
 def checked_permissions(
-    permissions: Permissions | None, approve: Approver | None, state: AgentState
+    permissions: Permissions | None, approve: Approve | None, state: AgentState
 ) -> TurnPermissions | None:
     """Return what may run, with what was granted in a state; None without permissions.
 

@@ -6,7 +6,7 @@ what is judged. The permissions of a turn bind this turn; the tool's host has a 
 
 from __future__ import annotations
 
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,13 +22,8 @@ from toolbus.errors import (
 )
 from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.decision import JudgedCall, JudgedTool, PermissionDecision
-from toolbus.permissions.granted_rules import (
-    GrantedRule,
-    GrantedRules,
-    arguments_digest,
-    bond_of,
-    granted_for,
-)
+from toolbus.permissions.granted_permissions import GrantedPermissions
+from toolbus.permissions.granted_rules import GrantedRule, GrantedRules, arguments_digest
 from toolbus.permissions.modes import Mode
 from toolbus.permissions.permissions import Permissions
 from toolbus.permissions.plain import rule_to_plain
@@ -40,7 +35,7 @@ from toolbus.tools.middleware import ToolCall
 from toolbus.turns.approvals import ApprovalQueue, ApprovalRequest
 from toolbus.turns.tool_use import ToolUse
 from toolbus.turns.turn_calls import TurnCall, TurnFacts, context_of
-from toolbus.untrusted_text import SHOWN_CHARS, printable, shortened
+from toolbus.untrusted_text import SHOWN_CHARS, json_text, printable, shortened
 from toolbus.wire import unpack_body
 
 __all__ = ["CallJudge", "TurnPermissions"]
@@ -48,8 +43,6 @@ __all__ = ["CallJudge", "TurnPermissions"]
 # How a call ends that is refused whatever is decided about it. What else goes wrong when a tool is
 # asked leaves open what the call would do.
 _OWN_ENDS = (InvalidArguments, NotFound, PermissionDenied, DefinitionChanged)
-_MAX_MERGED = 64
-"""Combinations of granted rules of which the index is cached."""
 
 
 class TurnPermissions:
@@ -67,8 +60,8 @@ class TurnPermissions:
             kind = type(permissions).__name__
             raise TypeError(f"permissions must be toolbus.Permissions, not {kind}")
         self._permissions = permissions
-        self._granted = granted
-        self._merged: dict[tuple[GrantedRule, ...], Permissions] = {}
+        self.grants: GrantedPermissions = GrantedPermissions(granted)
+        """What was granted, as it joins these permissions and the policies of toolkits here."""
 
     @property
     def mode(self) -> Mode:
@@ -81,7 +74,6 @@ class TurnPermissions:
     @mode.setter
     def mode(self, mode: Mode) -> None:
         self._permissions = replace(self._permissions, mode=mode)
-        self._merged.clear()
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -94,7 +86,7 @@ class TurnPermissions:
 
         Other turns with the same state have the same.
         """
-        return tuple(self._granted)
+        return tuple(self.grants.rules)
 
     @property
     def workdirs(self) -> tuple[str, ...]:
@@ -110,53 +102,20 @@ class TurnPermissions:
         """Whether the owner of a tool is the agent itself, or trusted."""
         return self._permissions.trusts(tool, agent)
 
-    def take_back(self, *rules: GrantedRule) -> None:
-        """Take granted rules back: what they covered is asked again. Unknown ones are ignored."""
-        for rule in rules:
-            self._granted.discard(rule)
-
-    def _grant(self, call: JudgedCall, granted: GrantedRule) -> None:
-        """Keep a rule that a person has granted with an answer about a call."""
-        self._granted.add(granted)
-        if granted.match is None:
-            return
-        # A tool is asked about so many patterns at once. One beyond them would never match, so that
-        # the person would be asked again and again: older ones make room for it.
-        for older in self._granted.of(granted.bond):
-            now = self._in_force(call, granted.reaches, compares=False)
-            if granted.match in now.patterns(call, granted.reaches) or older == granted:
-                return
-            if older.match is not None:
-                self._granted.discard(older)
-
-    def _in_force(self, call: JudgedCall, reaches: str, *, compares: bool) -> Permissions:
+    def in_force(self, call: JudgedCall, reaches: str, *, has_input: bool) -> Permissions:
         """Return the permissions with the granted rules that concern a call.
 
         Args:
             call: The call.
             reaches: The tool that it reaches, if its tool only forwards.
-            compares: Whether rules for exactly its arguments count.
+            has_input: Whether it sends more than its arguments.
         """
-        bound = self._granted.of(bond_of(call)) if self._granted else ()
-        if not bound:
-            return self._permissions
-        digest = ""
-        if compares and any(granted.arguments for granted in bound):
-            digest = arguments_digest(call.arguments)
-        covering = tuple(
-            granted
-            for granted in bound
-            if granted.reaches == reaches and granted.arguments in ("", digest)
-        )
-        if not covering:
-            return self._permissions
-        merged = self._merged.get(covering)
-        if merged is None:
-            if len(self._merged) >= _MAX_MERGED:
-                self._merged.clear()
-            rules = [rule for granted in covering for rule in granted.rules()]
-            merged = self._merged[covering] = self._permissions.with_rules(rules)
-        return merged
+        return self.grants.joined(self._permissions, call, reaches, has_input=has_input)
+
+    def take_back(self, *rules: GrantedRule) -> None:
+        """Take granted rules back: what they covered is asked again. Unknown ones are ignored."""
+        for rule in rules:
+            self.grants.rules.discard(rule)
 
 
 class TurnDecision(CallDecision):
@@ -177,8 +136,7 @@ class TurnDecision(CallDecision):
         return ToolCall(call.entry.info, unpack_body(packed), context, call.id)
 
     async def judge(self, call: ToolCall) -> tuple[PermissionDecision, Assessment]:
-        compares = not self._call.options.has_input
-        in_force = partial(self._permissions._in_force, call, compares=compares)
+        in_force = partial(self._permissions.in_force, call, has_input=self._call.options.has_input)
         decision, assessment = await judge(in_force, call, partial(self._ask_tool, call))
         via = self._call.via
         if via is not None:
@@ -186,7 +144,20 @@ class TurnDecision(CallDecision):
             through = replace(call, tool=via)
             orders = in_force("").decide(through, Assessment("pass", read_only=True))
             decision = stricter(decision, orders)
+        if decision.behavior == "ask" and assessment.asks and self._trusts_host(call):
+            # Else a person would be asked about it twice.
+            quoted = json_text(shortened(assessment.asks, SHOWN_CHARS))
+            text = f"The host of {call.tool.name} asks a person before it runs: {quoted}"
+            decision = PermissionDecision("allow", text, source="host")
         return decision, assessment
+
+    def _trusts_host(self, call: ToolCall) -> bool:
+        """Whether a tool runs elsewhere, at an owner that is trusted: others may say anything."""
+        return bool(call.tool.owner) and self._trusts(call)
+
+    def _trusts(self, call: JudgedCall) -> bool:
+        trusted = frozenset(self._permissions.trusted_owners)
+        return People(call).trusts_owner(trusted)
 
     async def _ask_tool(self, call: ToolCall, patterns: tuple[str, ...]) -> Assessment:
         dispatch, arguments = self._call.entry.dispatch, unpack_body(self.arguments)
@@ -208,25 +179,29 @@ class TurnDecision(CallDecision):
 
     async def ask(self, judged: Judged) -> ApprovalDecision:
         call, tool = self._call, self._call.entry.info
+        if self._approvals.is_in_room:
+            room = self._facts.view(None)
+            assert room is not None, "as the options were checked"
+            return await self._approvals.ask_in_room(room, call, judged)
         request = ApprovalRequest(
             use=call.use or ToolUse(call.id, tool.name, unpack_body(judged.packed)),
             tool=tool,
             arguments=unpack_body(judged.packed),
             decision=judged.decision,
             assessment=judged.assessment,
+            purpose=call.options.purpose or "",
         )
         return await self._approvals.ask(call, request)
 
     def grant(self, answer: ApprovalDecision, judged: Judged) -> None:
-        call, reaches = judged.call, judged.assessment.reaches
-        if answer.rule is None and self._call.options.has_input:
-            return  # arguments do not say what else it sends
-        with suppress(ValueError):  # the tool says that it reaches what is not the name of a tool
-            granted = [granted_for(call, reaches, rule.match, "") for rule in answer.rules]
-            if answer.rule is None:
-                granted = [granted_for(call, reaches, None, arguments_digest(call.arguments))]
-            for rule in granted:
-                self._permissions._grant(call, rule)
+        permissions, reaches = self._permissions, judged.assessment.reaches
+        permissions.grants.grant(
+            judged.call,
+            reaches,
+            answer.rules,
+            (permissions._permissions,),
+            has_input=self._call.options.has_input,
+        )
 
     def note_denial(self, by: str) -> None:
         self.note()
@@ -242,7 +217,7 @@ class TurnDecision(CallDecision):
             call.span.set_decision(decision.behavior, decision.by)
         # An owner that is not trusted could hide calls by saying that they reach something else.
         if call.recording is not None and reaches:
-            if People(judged.call).trusts_owner(frozenset(self._permissions.trusted_owners)):
+            if self._trusts(judged.call):
                 call.recording.reach(reaches)
                 call.recording.arguments = None  # those of the reached tool are not known here
 
@@ -275,6 +250,11 @@ class CallJudge:
     def workdirs(self) -> tuple[str, ...]:
         """The working directories, as tools in this process get them."""
         return self.permissions.workdirs
+
+    @property
+    def grants(self) -> GrantedPermissions:
+        """What was granted in the state of the turn; it counts for policies of toolkits here."""
+        return self.permissions.grants
 
     async def permitted(self, call: TurnCall, arguments: dict[str, Any]) -> dict[str, Any]:
         """Return the arguments to run a call with, as soon as it may run.

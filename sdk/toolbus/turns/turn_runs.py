@@ -414,12 +414,12 @@ class PreparedCalls:
     """Prepares the calls of one turn."""
 
     def __init__(
-        self, tools: TurnTools, runs: TurnRuns, judge: Judge | None, timeout_s: float
+        self, tools: TurnTools, runs: TurnRuns, judge: Judge | None, defaults: CallOptions
     ) -> None:
         self._tools = tools
         self._runs = runs
         self._judge = judge
-        self._timeout_s = timeout_s
+        self._defaults = defaults
         self._prefix = secrets.token_hex(12)
         self._numbers = count(1)
 
@@ -439,7 +439,7 @@ class PreparedCalls:
             entry = self._tools.of_program(tool)
             values = argument_object(arguments)
             entry, values, via = self._named(entry, values)
-            options = _call_options(given, self._timeout_s)
+            options = _call_options(given, self._defaults)
         except RoomException as error:
             self._runs.refused(tool, call_id, error)
             raise
@@ -461,7 +461,7 @@ class PreparedCalls:
             values = tool_arguments(schema, arguments_of(use))
             entry, values, via = self._named(entry, values)
             sent = {**given, "attachment": use.attachment, "input": use.input}
-            options = _call_options(sent, self._timeout_s)
+            options = _call_options(sent, self._defaults)
         except RoomException as error:
             self._runs.refused(use.name, use.id, error)
             return PreparedUse(use, error=error)
@@ -502,7 +502,7 @@ class PreparedCalls:
         return found, values, entry.info
 
 
-def _call_options(given: Mapping[str, Any], default_timeout_s: float) -> CallOptions:
+def _call_options(given: Mapping[str, Any], defaults: CallOptions) -> CallOptions:
     """Check the options of a call and what it sends.
 
     Raises `InvalidArguments`, and `DeadlineExceeded` if there is no time for it.
@@ -515,11 +515,14 @@ def _call_options(given: Mapping[str, Any], default_timeout_s: float) -> CallOpt
         # A copy, as JSON, is what the tool gets.
         context = unpack_body(packed_json("caller_context", dict(context)))
     options = CallOptions(
-        timeout_s=call_seconds(given.get("timeout_s"), default_timeout_s),
+        timeout_s=call_seconds(given.get("timeout_s"), defaults.timeout_s),
         caller_context=context,
         attachment=given.get("attachment"),
         input=given.get("input"),
         on_progress=given.get("on_progress"),
+        on_held=given.get("on_held"),
+        purpose=defaults.purpose,
+        approval_timeout_s=defaults.approval_timeout_s,
     )
     if options.timeout_s <= 0:
         raise DeadlineExceeded("no time was left for the call", executed="no")

@@ -1,5 +1,7 @@
 """`executed` against a witness: tens of thousands of calls, and a file of what really ran.
 
+One call in five waits for a person. Hosts and that person are processes, which are killed.
+
 A failing run prints its seed; `TOOLBUS_LEDGER_SEED` repeats the same decisions, and
 `TOOLBUS_LEDGER_CALLS` makes it longer or shorter.
 """
@@ -12,7 +14,7 @@ import os
 import random
 import secrets
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from typing import Any
 import psutil
 import pytest
 
+from support.processes import approver
 from support.processes.launch import ChildProcess
 from support.processes.ledger import CANCELLED, MAYBE, NO, OK, YES, Ledger
 from toolbus import RoomClient, RoomException
@@ -33,8 +36,9 @@ CALLERS = 6
 TASKS = 8
 """Calls that each caller has in flight."""
 KILL_EVERY = 1_200
+KILL_APPROVER_EVERY = 1_600
 CUT_EVERY = 900
-HOST = Path(__file__).parents[2] / "support/processes/ledger_host.py"
+PROCESSES = Path(__file__).parents[2] / "support/processes"
 
 
 class Storm:
@@ -46,20 +50,31 @@ class Storm:
         self.witness = witness
         self.ledger = Ledger(calls)
         self.hosts: list[ChildProcess] = []
+        self.approver: ChildProcess | None = None
         self.keys: Iterator[int] = iter(range(calls))
         self.done = 0
         self._inner_key = calls
         self._restarts: set[asyncio.Task[None]] = set()
 
-    async def start_host(self) -> None:
-        token = self.server.token("host", room="lab")
+    async def start(self, token: str, program: str, *arguments: str) -> ChildProcess:
         environment = {
             "TOOLBUS_URL": self.server.url,
             "TOOLBUS_ROOM": "lab",
             "TOOLBUS_TOKEN": token,
         }
-        command = [sys.executable, str(HOST), str(self.witness)]
-        self.hosts.append(await ChildProcess.start(command, environment))
+        command = [sys.executable, str(PROCESSES / program), *arguments]
+        return await ChildProcess.start(command, environment)
+
+    async def start_host(self) -> None:
+        token = self.server.token("host", room="lab")
+        self.hosts.append(await self.start(token, "ledger_host.py", str(self.witness)))
+
+    async def replace_approver(self) -> None:
+        """Start one, after the end of the one before: meanwhile nobody decides."""
+        if self.approver is not None:
+            await self.approver.kill()
+        token = self.server.token(approver.NAME, room="lab", api=approver.SCOPE)
+        self.approver = await self.start(token, "approver.py")
 
     async def replace_host(self) -> None:
         """Start a host, and kill an older one, so that there is always one."""
@@ -91,16 +106,23 @@ class Storm:
             await kind(self, caller, key)
             self.done += 1
             if self.done % KILL_EVERY == 0:
-                restart = asyncio.create_task(self.replace_host())
-                self._restarts.add(restart)
-                restart.add_done_callback(self._restarts.discard)
+                self._restart(self.replace_host())
+            if self.done % KILL_APPROVER_EVERY == 0:
+                self._restart(self.replace_approver())
             if self.done % CUT_EVERY == 0:
                 self.cut(callers)
+
+    def _restart(self, replacing: Coroutine[Any, Any, None]) -> None:
+        restart = asyncio.create_task(replacing)
+        self._restarts.add(restart)
+        restart.add_done_callback(self._restarts.discard)
 
     async def watch(self, key: int, call: Awaitable[Any]) -> None:
         try:
             assert await call == key
         except RoomException as error:
+            for code in ("approval_denied", "approval_expired"):
+                self.ledger.insist(key, error, code, NO)
             self.ledger.note(key, error.executed)
         else:
             self.ledger.note(key, OK)
@@ -136,8 +158,36 @@ class Storm:
         else:
             self.ledger.note(key, OK)
 
+    async def held(self, caller: RoomClient, key: int) -> None:
+        arguments = {"key": key, "work_s": self.random.choice([0.0, 0.01])}
+        wait_s = self.random.choice([0.0, 0.01, 1.0, 1.0, 1.0])
+        limit_s = self.random.choice([0.005, 0.05, 5.0])
+        call = caller.invoke(
+            "ledger.count_approved", arguments, timeout_s=limit_s, approval_timeout_s=wait_s
+        )
+        await self.watch(key, _value_of(call))
+
+    async def held_within(self, caller: RoomClient, key: int) -> None:
+        self._inner_key += 1
+        arguments = {"key": key, "inner_key": self._inner_key, "inner": "count_approved"}
+        call = caller.invoke(
+            "ledger.nest", {**arguments, "good": True}, timeout_s=0.1, approval_timeout_s=1.0
+        )
+        try:
+            await call
+        except RoomException as error:
+            self.ledger.note(key, error.executed)
+        else:
+            self.ledger.note(key, OK)
+
     async def given_up(self, caller: RoomClient, key: int) -> None:
-        call = asyncio.ensure_future(caller.call("ledger.count", key=key, work_s=0.02))
+        await self._give_up(key, caller.call("ledger.count", key=key, work_s=0.02))
+
+    async def given_up_held(self, caller: RoomClient, key: int) -> None:
+        await self._give_up(key, caller.call("ledger.count_approved", key=key, work_s=0.02))
+
+    async def _give_up(self, key: int, making: Awaitable[Any]) -> None:
+        call = asyncio.ensure_future(making)
         await asyncio.wait([call], timeout=self.random.choice([0.0, 0.005, 0.05]))
         call.cancel()
         try:
@@ -174,6 +224,9 @@ class Storm:
 
 KINDS: list[Callable[[Storm, RoomClient, int], Awaitable[None]]] = [
     *[Storm.plain] * 8,
+    *[Storm.held] * 3,
+    Storm.held_within,
+    Storm.given_up_held,
     *[Storm.idempotent] * 2,
     Storm.threaded,
     *[Storm.bad] * 2,
@@ -183,6 +236,10 @@ KINDS: list[Callable[[Storm, RoomClient, int], Awaitable[None]]] = [
     *[Storm.nested] * 2,
     Storm.hurried,
 ]
+
+
+async def _value_of(call: Awaitable[Any]) -> Any:
+    return (await call).value
 
 
 def memory_bytes() -> int:
@@ -202,6 +259,7 @@ async def test_executed_is_never_wrong_and_nothing_is_left(tmp_path: Path) -> No
         async with AsyncExitStack() as exit_stack:
             for _ in range(2):
                 await storm.start_host()
+            await storm.replace_approver()
             stack.push_async_callback(stop_all, storm)
             callers = [
                 await exit_stack.enter_async_context(server.room(f"caller-{number}"))
@@ -239,11 +297,16 @@ async def settled(storm: Storm, callers: list[RoomClient]) -> None:
     router = storm.server.server.hub.router
     async with asyncio.timeout(60):
         await router.wait_until_idle()
+    holds = storm.server.server.hub.rooms["lab"].hold_requests._holds
+    outcomes = {hold.outcome for hold in holds.settled.values()}
+    assert outcomes >= {"approved", "denied", "expired", "cancelled"}
+    assert not (holds.open or holds._of_caller or holds._of_asker)
     for caller in callers:
         # The one description that is requested with a first call may still be pending.
         assert len(connection_of(caller)._pending) <= 1
 
 
 async def stop_all(storm: Storm) -> None:
-    for host in storm.hosts:
-        await host.kill()
+    for process in (*storm.hosts, storm.approver):
+        if process is not None:
+            await process.kill()

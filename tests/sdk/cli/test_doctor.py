@@ -162,10 +162,16 @@ def test_every_grant_with_an_effect_is_listed(toolbus: CommandLine) -> None:
     for api, words in (
         (ApiScope(agents=agents), "may host private toolkits named w*; act on behalf of ann, bob"),
         (
+            ApiScope(approve_all=("files.*",), approve_own=True),
+            "may approve everybody's calls to files.*; approve calls that it makes itself for "
+            "others (approve_own)",
+        ),
+        (
             replace(every, agents=replace(every.agents, act_for=())),
             "may list *; call *; host public toolkits; host private toolkits; use builders *; "
-            "see participants (presence); send and receive messages (messaging); pass on its trace "
-            "context (trace); observe calls (observe); administer rooms (admin)",
+            "approve calls that are made for it to *; see participants (presence); send and "
+            "receive messages (messaging); pass on its trace context (trace); observe calls "
+            "(observe); administer rooms (admin)",
         ),
     ):
         token = ParticipantToken("eve", ["main"], api=api).to_jwt(key)

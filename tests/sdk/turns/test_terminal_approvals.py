@@ -77,37 +77,37 @@ def answer_of(person: Person) -> list[Any]:
 @pytest.mark.parametrize(
     ("typed", "answer"),
     [
-        ([(KEYS, "o")], [True, "once", None, None, ""]),
-        ([(KEYS, "a"), (ALWAYS, "x")], [True, "state", None, None, ""]),
-        ([(KEYS, "a"), (ALWAYS, "1")], [True, "state", "ls:*", None, ""]),
+        ([(KEYS, "a")], [True, "once", None, None, ""]),
+        ([(KEYS, "A"), (ALWAYS, "x")], [True, "state", None, None, ""]),
+        ([(KEYS, "A"), (ALWAYS, "1")], [True, "state", "ls:*", None, ""]),
         (
-            [(KEYS, "a"), (ALWAYS, "7"), ("for that press 1 or x", ""), (KEYS, "o")],
+            [(KEYS, "A"), (ALWAYS, "7"), ("for that press 1 or x", ""), (KEYS, "a")],
             [True, "once", None, None, ""],
         ),
-        ([(KEYS, "a"), (ALWAYS, "\n"), (KEYS, "o")], [True, "once", None, None, ""]),
-        ([(KEYS, "a"), (ALWAYS, "a"), (KEYS, "o")], [True, "once", None, None, ""]),
+        ([(KEYS, "A"), (ALWAYS, "\n"), (KEYS, "a")], [True, "once", None, None, ""]),
+        ([(KEYS, "A"), (ALWAYS, "a"), (KEYS, "a")], [True, "once", None, None, ""]),
         ([(KEYS, "d"), (REASON, "not now\n")], [False, "once", None, None, "not now"]),
         ([(KEYS, "\x04")], [False, "once", None, None, ""]),
-        ([(KEYS, "z"), ("one key", ""), (KEYS, "o")], [True, "once", None, None, ""]),
+        ([(KEYS, "z"), ("one key", ""), (KEYS, "a")], [True, "once", None, None, ""]),
         (
-            [(KEYS, "e"), (JSON, '{"command": "pwd"}\n'), (KEYS, "o")],
+            [(KEYS, "e"), (JSON, '{"command": "pwd"}\n'), (KEYS, "a")],
             [True, "once", None, {"command": "pwd"}, ""],
         ),
         (
             [
                 *((KEYS, "e"), (JSON, '{"command": \n'), ("not JSON", "")),
                 *((KEYS, "e"), (JSON, "3\n"), ("one JSON object", "")),
-                *((KEYS, "e"), (JSON, "\n"), (KEYS, "o")),
+                *((KEYS, "e"), (JSON, "\n"), (KEYS, "a")),
             ],
             [True, "once", None, None, ""],
         ),
         (
-            [(KEYS, "e"), (JSON, '{"command": "pwd"}\n'), (KEYS, "a"), (ALWAYS, "x")],
+            [(KEYS, "e"), (JSON, '{"command": "pwd"}\n'), (KEYS, "A"), (ALWAYS, "x")],
             [True, "state", None, {"command": "pwd"}, ""],
         ),
         *(
             (  # the only choice
-                [(KEYS, "e"), (JSON, '{"command": "pwd"}\n'), (KEYS, "a"), (ALWAYS, key)],
+                [(KEYS, "e"), (JSON, '{"command": "pwd"}\n'), (KEYS, "A"), (ALWAYS, key)],
                 [True, "state", None, {"command": "pwd"}, ""],
             )
             for key in ("a", "\n")
@@ -128,7 +128,7 @@ def test_person_allows_one_or_all_of_several_rules(key: str, granted: str) -> No
     with asked(matches=["git:*", "npm:*"]) as person:
         person.type("\n")
         person.reads(KEYS)
-        person.type("a")
+        person.type("A")
         shown = person.reads(ALWAYS)
         assert shown.index("git:*") < shown.index("npm:*") < shown.index("a: all of these")
         person.type(key)
@@ -139,7 +139,7 @@ def test_person_allows_one_or_all_of_several_rules(key: str, granted: str) -> No
 def test_what_is_asked_each_time_cannot_be_allowed_always(source: str) -> None:
     with asked(source=source) as person:
         person.type("\n")
-        for prompt, text in [(KEYS, "a"), ("asked each time", ""), (KEYS, "o")]:
+        for prompt, text in [(KEYS, "A"), ("asked each time", ""), (KEYS, "a")]:
             person.reads(prompt)
             person.type(text)
         assert answer_of(person) == [True, "once", None, None, ""]
@@ -159,7 +159,7 @@ def test_keys_that_were_typed_before_the_question_or_pasted_answer_nothing() -> 
 def test_true_in_place_of_1_is_a_change() -> None:
     with asked(arguments={"force": 1}) as person:
         person.type("\n")
-        for prompt, text in ((KEYS, "e"), (JSON, '{"force": true}\n'), (KEYS, "o")):
+        for prompt, text in ((KEYS, "e"), (JSON, '{"force": true}\n'), (KEYS, "a")):
             person.reads(prompt)
             person.type(text)
         assert answer_of(person) == [True, "once", None, {"force": True}, ""]
@@ -214,7 +214,7 @@ def test_pattern_that_the_terminal_breaks_is_marked_in_each_line() -> None:
     with asked(matches=["ls" + " " * 200 + "x: exactly these arguments"]) as person:
         person.type("\n")
         person.reads(KEYS)
-        person.type("a")
+        person.type("A")
         shown = person.reads("  x: exactly")
         person.reads(ALWAYS)
     lines = [line for line in shown.splitlines() if "calls that match" in line or "  | " in line]
@@ -323,7 +323,7 @@ def test_question_shows_the_folders_and_what_is_allowed_always_holds_there() -> 
     with asked(workdirs=folders) as person:
         person.type("\n")
         assert quoted(person.reads(KEYS), "in")[0] == ["/work/a", "/work/b\\n  x: everything"]
-        person.type("a")
+        person.type("A")
         shown = quoted(person.reads("  x: exactly these"), "in these folders alone")[0]
         assert shown == ["/work/a", "/work/b\\n  x: everything"]
         person.reads(ALWAYS)

@@ -38,6 +38,7 @@ def ledger(path: str) -> RemoteToolkit:
             await asyncio.sleep(work_s)
             return key
 
+    count_approved = FunctionTool(count, ToolOptions(name="count_approved", approval=True))
     count_again = FunctionTool(count, ToolOptions(name="count_again", idempotent=True))
 
     @tool(max_concurrency=4)
@@ -54,12 +55,13 @@ def ledger(path: str) -> RemoteToolkit:
             raise ToolFailed("as asked", retryable=True) if words else KeyError(key)
 
     @tool
-    async def nest(context: ToolContext, key: int, inner_key: int, good: bool) -> int:
+    async def nest(
+        context: ToolContext, key: int, inner_key: int, good: bool, inner: str = "count"
+    ) -> int:
         """Propagate the inner call's error: this function ran, the inner one did not."""
         with witness.run(key):
             value = inner_key if good else "no number"
-            inner = await context.room.call("ledger.count", key=value)
-            return int(inner)
+            return int(await context.room.call(f"ledger.{inner}", key=value))
 
     @tool(max_concurrency=1, timeout_s=0.05)
     async def hurry(key: int, work_s: float) -> int:
@@ -68,7 +70,8 @@ def ledger(path: str) -> RemoteToolkit:
                 await asyncio.sleep(work_s)
             return key
 
-    return RemoteToolkit("ledger", [count, count_again, count_in_thread, fail, nest, hurry])
+    tools = [count, count_approved, count_again, count_in_thread, fail, nest, hurry]
+    return RemoteToolkit("ledger", tools)
 
 
 if __name__ == "__main__":

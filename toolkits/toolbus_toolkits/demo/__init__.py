@@ -21,6 +21,7 @@ import typer
 from toolbus.bounded_logging import bounded_logger
 from toolbus.cli.own_commands import OWN_COMMANDS, install_line
 from toolbus_toolkits.demo.agent_scenes import agent_scene, shell_scene
+from toolbus_toolkits.demo.approval_scene import approval_scene
 from toolbus_toolkits.demo.cluster_processes import ClusterProcesses, redis_program
 from toolbus_toolkits.demo.cluster_scenes import cluster_scenes
 from toolbus_toolkits.demo.fault_scenes import fault_scenes
@@ -127,6 +128,7 @@ async def _run_demo(output: SceneOutput, *, keep: bool) -> int:
             *basic_scenes(processes, output),
             agent_scene(processes, output),
             shell_scene(processes, output),
+            approval_scene(processes, output),
             *fault_scenes(processes),
             trace_scene(processes, output),
         ]

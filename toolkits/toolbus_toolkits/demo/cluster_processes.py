@@ -294,7 +294,7 @@ class ClusterProcesses(DemoProcesses):
         endpoints = [await self.balancer.listen_for(host) for host in self.hosts]
         await asyncio.gather(
             *(
-                self.host(name, "sql", listener)
+                self.host(name, "sql", url=listener)
                 for name, listener in zip(self.hosts, endpoints, strict=True)
             )
         )

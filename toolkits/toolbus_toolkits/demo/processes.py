@@ -35,13 +35,13 @@ VISITOR_SCOPE = ApiScope(
     agents=AgentsGrant(
         use_tools=True,
         call=True,
-        allow=("sql", "clock.now", "agent"),
+        allow=("sql", "clock.now", "agent", "files"),
         builders=("clock",),
     ),
     trace=True,
 )
-"""The visitor may call all tools of `sql` and one of `clock`, and ask the agent, also with a clock
-of its own."""
+"""The visitor may call all tools of `sql` and `files`, and one of `clock`, and ask the agent, also
+with a clock of its own."""
 
 _TOKEN_S = 12 * 3600.0
 _START_S = 120.0
@@ -161,7 +161,7 @@ class DemoProcesses:
         self._stack.push_async_callback(self._end_hosts)
         return self.room
 
-    async def host(self, label: str, toolkit: str, url: str = "") -> DemoProcess:
+    async def host(self, label: str, toolkit: str, *flags: str, url: str = "") -> DemoProcess:
         """Start a process that hosts one toolkit; it mints its own token from the key."""
         variables = {
             "TOOLBUS_URL": url or self.url,
@@ -171,7 +171,7 @@ class DemoProcesses:
             "TOOLBUS_INSTANCE": label,
             DATABASE_VARIABLE: str(self.database),
         }
-        return await self._start(toolkit, label, ("host", toolkit), variables)
+        return await self._start(toolkit, label, ("host", toolkit, *flags), variables)
 
     async def _serve(self, label: str, *flags: str) -> str:
         """Start a server, and return its address once it listens."""

@@ -9,7 +9,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from toolbus.cli.error_report import reporting
 from toolbus.cli.output import (
     StreamOutput,
     ValueOutput,
+    held_printer,
     note_places,
     progress_printer,
     show_assessment,
@@ -49,6 +50,7 @@ from toolbus.diagnostics.exit_codes import CallTarget, UsageError
 from toolbus.errors import DeadlineExceeded, NotFound, RoomException
 from toolbus.permissions.assessment import Assessment
 from toolbus.room.toolkit_proxy import ToolkitProxy
+from toolbus.tools.approvers import DEFAULT_APPROVAL_S
 from toolbus.wire import ToolManifest
 
 if TYPE_CHECKING:  # few calls are traced or explained
@@ -107,6 +109,21 @@ _Assess = Annotated[
         "--assess", help="Show what the tool says about these arguments; run nothing else of it."
     ),
 ]
+_Purpose = Annotated[
+    str | None,
+    typer.Option(
+        help="What the call is for, for a person who has to approve it: 500 characters at most."
+    ),
+]
+_ApprovalTimeout = Annotated[
+    str | None,
+    typer.Option(
+        "--approval-timeout",
+        metavar="SECONDS",
+        help="How long the call may wait for a person who approves it; 0 never waits, none has no "
+        "limit. Default: 300. --timeout stands still meanwhile.",
+    ),
+]
 _Out = Annotated[
     Path | None,
     typer.Option(help="Write the result to this file instead of stdout; - is stdout."),
@@ -147,6 +164,8 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     wait_for_host: _WaitForHost = None,
     on_behalf_of: _OnBehalfOf = None,
     caller_context: _CallerContext = None,
+    purpose: _Purpose = None,
+    approval_timeout: _ApprovalTimeout = None,
     out: _Out = None,
     explain: _Explain = False,
     assess: _Assess = False,
@@ -157,6 +176,8 @@ def call(  # noqa: PLR0913 - a parameter for each flag
     locked: Locked = None,
 ) -> None:
     """Call a tool and print its result as it arrives.
+
+    What the call waits for, such as a person who has to approve it, is printed on stderr.
 
     Exit codes: 0 success, 1 tool failed, 2 wrong flag or argument, 3 refused,
     4 not found, 5 deadline passed or cancelled, 6 no host, unavailable or connection lost,
@@ -184,6 +205,9 @@ def call(  # noqa: PLR0913 - a parameter for each flag
         "caller_context": read_caller_context(caller_context),
         "attachment": _attachment(attach),
         "on_progress": progress_printer(),
+        "on_held": held_printer(as_json=options.as_json),
+        "purpose": purpose,
+        "approval_timeout_s": _approval_seconds(approval_timeout),
     }
     target = CallTarget(toolkit, name, participant, on_behalf_of, timeout)
     typed = tuple(arguments or ())
@@ -205,6 +229,18 @@ def call(  # noqa: PLR0913 - a parameter for each flag
             show_explanation(found, as_json=options.as_json)
         else:
             _run(plan, options, locked)
+
+
+def _approval_seconds(typed: str | None) -> float | None:
+    """Read `--approval-timeout`; None has no limit. Raises UsageError."""
+    if typed is None:
+        return DEFAULT_APPROVAL_S
+    if typed in ("none", "inf"):
+        return None
+    with suppress(ValueError):
+        if 0 <= (seconds := float(typed)) < MAX_TIMEOUT_S:
+            return seconds
+    raise UsageError("--approval-timeout must be a number of seconds, 0 or more, or none")
 
 
 def _run(plan: _Plan, options: RoomOptions, locked: Path | None) -> None:

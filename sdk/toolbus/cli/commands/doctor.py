@@ -374,13 +374,16 @@ async def _check_grants(context: _Context) -> str:
     names = ""
     if tuple(agents.register) != ("*",):
         names = f" named {', '.join(agents.register)}"
-    may = {  # without approve and answer, which have no effect yet
+    may = {  # without answer, which has no effect yet
         f"list {tools}": agents.use_tools,
         f"call {tools}": agents.call,
         f"host public toolkits{names}": agents.register_public_toolkit,
         f"host private toolkits{names}": agents.register_private_toolkit,
         f"act on behalf of {', '.join(agents.act_for)}": agents.act_for,
         f"use builders {', '.join(agents.builders)}": agents.builders,
+        f"approve calls that are made for it to {', '.join(scope.approve)}": scope.approve,
+        f"approve everybody's calls to {', '.join(scope.approve_all)}": scope.approve_all,
+        "approve calls that it makes itself for others (approve_own)": scope.approve_own,
         "see participants (presence)": scope.presence,
         "send and receive messages (messaging)": scope.messaging,
         "pass on its trace context (trace)": scope.trace,

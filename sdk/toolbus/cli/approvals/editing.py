@@ -1,0 +1,42 @@
+"""Changing the arguments of a call in the terminal: one JSON object in an editor of some lines."""
+
+from __future__ import annotations
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.document import Document
+from prompt_toolkit.validation import ValidationError, Validator
+
+from toolbus.cli.arguments import read_json
+from toolbus.untrusted_text import one_line
+
+__all__ = ["edited_json"]
+
+
+class _OneObject(Validator):
+    """Accepts one JSON object, and nothing else."""
+
+    def validate(self, document: Document) -> None:
+        """Raise `ValidationError`, which is shown below the text."""
+        try:
+            value = read_json(document.text)
+        except (ValueError, RecursionError) as error:
+            place = getattr(error, "pos", 0)
+            text = f"this is not JSON: {one_line(str(error), 200)}"
+            raise ValidationError(place, text) from error
+        if not isinstance(value, dict):
+            raise ValidationError(0, "the arguments must be one JSON object")
+
+
+async def edited_json(text: str) -> str:
+    """Let a person change a text that is one JSON object; Ctrl-C leaves it as it is."""
+    session: PromptSession[str] = PromptSession(
+        "",
+        multiline=True,
+        validator=_OneObject(),
+        validate_while_typing=False,
+        bottom_toolbar="Esc and then Enter: done   Ctrl-C: as before",
+    )
+    try:
+        return await session.prompt_async(default=text, handle_sigint=False)
+    except (EOFError, KeyboardInterrupt):
+        return ""

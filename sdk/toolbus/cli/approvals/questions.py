@@ -1,0 +1,150 @@
+"""A call that waits for a person in a room: as a question, as columns, as JSON; and its answer.
+
+Its texts are those of its host and its caller: all that is shown here is escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from typing import Any
+
+from toolbus.errors import InvalidResult
+from toolbus.permissions.plain import rule_to_plain
+from toolbus.room.holds import GrantedHold, HoldBody, HoldInfo
+from toolbus.room.room_client import RoomClient
+from toolbus.turns.approvals import ApprovalDecision
+from toolbus.turns.terminal_approvals import ApprovalQuestion
+from toolbus.untrusted_text import one_line, printable
+
+__all__ = [
+    "SHORT_ID",
+    "clock_text",
+    "granted_facts",
+    "hold_facts",
+    "outcome_text",
+    "question_of",
+    "settle",
+    "who_text",
+]
+
+SHORT_ID = 8
+"""Characters of an id that lists show: an id may be typed as any unambiguous beginning of it."""
+
+
+def question_of(hold: HoldInfo) -> ApprovalQuestion:
+    """Return what a person is asked about a call that waits.
+
+    Raises `InvalidResult` if it was settled before it was read: then nothing is asked.
+    """
+    body = hold.body
+    if body is None:
+        raise InvalidResult(f"nothing is asked any more: {outcome_text(hold)}", executed="no")
+    return ApprovalQuestion(
+        _about(hold, body), body.arguments, _reasons(hold, body), body.suggestions
+    )
+
+
+def _about(hold: HoldInfo, body: HoldBody) -> list[tuple[str, str]]:
+    """Return the tool, and who asks for whom, with what the caller says about it."""
+    about = [("tool", one_line(f"{hold.tool} (of {hold.owner})"))]
+    if body.reaches:
+        about.append(("reaches", one_line(body.reaches)))
+    if hold.is_own:
+        text = "the caller itself, before it makes the call; the tool's host may not ask"
+        about.append(("asked by", text))
+    about.append(("for", one_line(hold.asked_for)))
+    if hold.caller is not None:
+        text = f"{hold.caller.full_name} (role {hold.caller.role}, connection {hold.caller.id})"
+        about.append(("called by", one_line(text)))
+    if hold.forwarded_for:
+        names = [one_line(participant.full_name) for participant in hold.forwarded_for]
+        about.append(("forwarded for", "\n".join(names)))
+    if hold.purpose:
+        about.append(("purpose, in the caller's words", printable(hold.purpose)))
+    if hold.replaces:
+        about.append(("once more", "the host was lost that asked before"))
+    if body.approvers:
+        about.append(("may be approved by", "\n".join(map(one_line, body.approvers))))
+    return about
+
+
+def _reasons(hold: HoldInfo, body: HoldBody) -> list[tuple[str, str]]:
+    reasons = [("asked because", printable(body.reason))]
+    if body.message:
+        reasons.append(("its owner says", printable(body.message)))
+    if body.has_input:
+        text = "the call sends an attachment or values too; these are not approved by anybody"
+        reasons.append(("not shown", text))
+    if body.preview:
+        reasons.append(("preview", printable(body.preview)))
+    if hold.left_s is not None:
+        reasons.append(("expires in", clock_text(hold.left_s)))
+    return reasons
+
+
+async def settle(room: RoomClient, hold: HoldInfo, decision: ApprovalDecision) -> str:
+    """Answer a question as the person decided about it; return that as a past participle.
+
+    Raises what `RoomClient.approve` raises.
+    """
+    if not decision.is_allowed:
+        await room.deny(hold, decision.reason)
+        return "denied"
+    rule = None if decision.scope == "once" else decision.rules or True
+    await room.approve(hold, decision.arguments, rule)
+    return "approved"
+
+
+def who_text(hold: HoldInfo) -> str:
+    """Return who calls, and for whom: "bot for ann"."""
+    caller = hold.asked_for if hold.caller is None else hold.caller.full_name
+    text = caller if caller == hold.asked_for else f"{caller} for {hold.asked_for}"
+    return one_line(text)
+
+
+def outcome_text(hold: HoldInfo) -> str:
+    """Return what has become of it: "denied by bob: not now"."""
+    text = hold.outcome
+    if hold.by is not None:
+        text += f" by {hold.by.full_name}"
+    if hold.reason:
+        text += f": {hold.reason}"
+    return one_line(text)
+
+
+def clock_text(seconds: float) -> str:
+    """Return a length of time: "0:05", "12:00", "1:30:00"."""
+    minutes, seconds = divmod(int(max(0.0, seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def hold_facts(hold: HoldInfo) -> dict[str, Any]:
+    """Return a hold as one JSON object; without `body` where that was not read."""
+    facts = {
+        field.name: _plain(getattr(hold, field.name))
+        for field in fields(hold)
+        if field.name != "body"
+    }
+    if hold.body is not None:
+        facts["body"] = asdict(hold.body)
+        facts["body"]["suggestions"] = [rule_to_plain(rule) for rule in hold.body.suggestions]
+    return facts
+
+
+def granted_facts(granted: GrantedHold) -> dict[str, Any]:
+    """Return a granted rule as one JSON object."""
+    facts = {field.name: getattr(granted, field.name) for field in fields(granted)}
+    rule = granted.rule
+    return facts | {"digest": granted.digest.hex(), "rule": rule and rule.to_plain()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, str | int | float | None):
+        return value
+    if isinstance(value, Sequence):
+        return [_plain(item) for item in value]
+    return asdict(value)
