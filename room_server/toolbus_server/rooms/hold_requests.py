@@ -368,8 +368,11 @@ class HoldRequests:
         participant = connection.participant
         hold = self._found(participant, request.hold)
         answer = self._read_answer(participant, hold, request)
-        if not hold.ended and not (hold.call is None or has_authority(self._room, hold.call)):
-            self.withdraw(hold)  # the end of the call waits for its turn
+        # The end of the hold, or of its call, may wait for its turn.
+        if not hold.ended and hold.ends_at <= self._loop.time():
+            self._expire(hold)
+        elif not (hold.call is None or has_authority(self._room, hold.call)):
+            self.withdraw(hold)
         if hold.ended:
             if hold.settler == participant.identity and hold.answer == answer:
                 return {"outcome": hold.outcome}
@@ -380,7 +383,7 @@ class HoldRequests:
         if outcome == "denied":
             hold.reason = decision["reason"] = read_option(request.options, "reason", str) or ""
         for option in ("arguments", "rules"):
-            if option in request.options:
+            if request.options.get(option) is not None:
                 decision[option] = request.options[option]
         reply = Result(hold.request_id, pack_reply(decision))
         wait = None if hold.call is None or hold.is_own else hold.call.wait

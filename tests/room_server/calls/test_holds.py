@@ -278,6 +278,19 @@ def test_call_waits_as_long_as_caller_and_host_allow(
     assert end_of(alice) == ("deadline_exceeded", "no" if waits_s else "maybe")
 
 
+def test_decision_after_the_time_counts_as_late_although_the_timer_is_later(
+    room: HeldRoom,
+) -> None:
+    """HOLD-5, HOLD-8: as in a loop that was busy."""
+    alice, host = room.connection("alice"), room.host("host", "t")
+    hold = room.hold(host, room.begin(alice, 1))
+    room.clock.now += 300
+    with pytest.raises(AlreadyExists, match="expired"):
+        room.settle(alice, hold)
+    assert phase(port_of(host).take_failed()) == ("approval_expired", "no")
+    room.clock.advance(5.001)
+
+
 def test_host_that_asks_again_and_again_holds_no_longer_than_once(room: HeldRoom) -> None:
     """HOLD-5: what its calls within the call wait for is not added up."""
     alice, host, other = room.connection("alice"), room.host("host", "t"), room.host("other", "u")
