@@ -157,8 +157,7 @@ def _lacking(participant: Participant, hold: CallHold) -> str:
     if named and not _is_named(participant, named, hold.asked_by):
         return "approvers"
     covers_all = _patterns_of(participant.scope.approve_all).covers(*tool.names)
-    is_own = participant.identity == tool.asked_for and OTHERS not in hold.approvers
-    if not named and not is_own:
+    if not named and participant.identity != tool.asked_for:
         return "" if covers_all else "approve_all"
     covers = covers_all or _patterns_of(participant.scope.approve).covers(*tool.names)
     return "" if covers else "approve"

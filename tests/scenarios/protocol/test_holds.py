@@ -169,6 +169,7 @@ async def test_a_call_waits_until_it_is_approved_with_these_very_bytes(server: T
         assert hold["caller"]["name"] == hold["asked_for"]["name"] == "alice"
         assert hold["owner"] == {"name": "host", "issuer": KEY.iss}
         assert (hold["call_id"], "body" in hold) == (call.call_id, False)
+        assert 0 <= hold["age_ms"] <= 300_000 - hold["left_ms"] < 300_000
         shown = (await ask(alice, Holds(2, {"hold": id})))["hold"]
         assert (shown["body"], shown["approvers"]) == (body, ["role:user"])
         changes: dict[str, Any] = {"arguments": pack_body({"text": odd}), "rules": pack_body([])}
