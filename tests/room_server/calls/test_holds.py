@@ -17,6 +17,7 @@ from toolbus.errors import AlreadyExists, ApprovalExpired, QuotaExceeded, RoomEx
 from toolbus.wire import (
     Cancel,
     Dispatch,
+    Event,
     Failed,
     Held,
     Hold,
@@ -28,12 +29,14 @@ from toolbus.wire import (
     pack_body,
     unpack_body,
 )
+from toolbus.wire.body_steps import run_steps
 from toolbus_server import identity_usage
 from toolbus_server.calls import holds as hold_rules
 from toolbus_server.calls.call_state import CallHold
 from toolbus_server.calls.holds import may_settle
 from toolbus_server.calls.router import Connection
 from toolbus_server.registry.models import Visibility
+from toolbus_server.rooms import event_feed
 from toolbus_server.rooms.event_feed import EventFeeds
 from toolbus_server.rooms.hold_requests import HoldRequests
 from toolbus_server.rooms.scheduling import FairScheduler
@@ -48,8 +51,8 @@ class HeldRoom(RouterHarness):
     def __init__(self) -> None:
         super().__init__()
         loop = self.clock.as_loop()
-        feeds = EventFeeds(self.room, loop, FairScheduler(loop))
-        self.requests = HoldRequests(self.room, feeds, self.router, loop)
+        self.feeds = EventFeeds(self.room, loop, FairScheduler(loop))
+        self.requests = HoldRequests(self.room, self.feeds, self.router, loop)
         self.room_holds = self.requests._holds
         self.ids = count(1_000)
 
@@ -435,6 +438,27 @@ def test_bodies_of_the_hosts_of_one_identity_are_limited(
     room.settle(alice, room.hold(host, alice.calls[3].dispatch_id))
     room.leave(alice)
     room.clock.advance(0)
+
+
+async def test_host_that_asks_and_withdraws_without_end_fills_no_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """HOLD-10: events that are not sent yet are limited, and those that are have no gaps."""
+    monkeypatch.setattr(event_feed, "MAX_HOLD_EVENTS", 4)
+    room = HeldRoom()
+    alice, host = room.connection("alice"), room.host("host", "t")
+    run_steps(room.feeds.subscribe(alice, ["holds"]))
+    dispatch = room.begin(alice, 1)
+    for _ in range(10):
+        hold = room.hold(host, dispatch)
+        room.router.cancel(host, Cancel(RequestId(hold.request_id), ""))
+    port_of(alice).sent.clear()
+    while room.feeds.scheduler.is_busy:
+        room.clock.advance(0.01)
+    events = [frame for frame in port_of(alice).sent if isinstance(frame, Event)]
+    assert [(event.number, event.data["hold"]["outcome"]) for event in events] == [
+        (number, "cancelled") for number in range(1, 5)
+    ]
 
 
 def test_settled_holds_are_found_for_ten_minutes_and_keep_no_call(
