@@ -514,7 +514,7 @@ class Toolkit:
             manifest = manifest.model_copy(update={"name": name})
         info = ToolInfo.of(self._manifest, manifest)
         around = self._around.get(name, ())
-        return ToolChain(tool, info, around, self.policies, self.unentered, self.approvers)
+        return ToolChain(tool, info, around, lambda: self.policies, self.unentered, self.approvers)
 
 
 def read_arguments(run: ToolRun, packed: bytes) -> dict[str, Any]:

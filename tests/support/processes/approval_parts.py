@@ -1,6 +1,7 @@
 """A host whose tool waits for a person, a caller, and a person who follows a script.
 
-Each is a program. It prints one line of JSON for everything that a test waits for; the first says that it is ready.
+Each is a program. It prints one line of JSON for everything that a test waits for; the first says
+that it is ready.
 """
 
 from __future__ import annotations
