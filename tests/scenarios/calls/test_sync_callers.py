@@ -28,6 +28,12 @@ HOSTS = {"host", "replace", "drain", "offer_builders", "closed", "forwarding"}
 RENAMED = {"aclose": "close"}
 
 
+@tool(approval=True)
+async def write(text: str) -> str:
+    """Write what a person has approved."""
+    return f"wrote {text}"
+
+
 class Served:
     """A server and a host on a thread of their own."""
 
@@ -85,11 +91,6 @@ class Served:
                 await asyncio.Event().wait()
             finally:
                 self.cancelled.release()
-
-        @tool(approval=True)
-        async def write(text: str) -> str:
-            """Write what a person has approved."""
-            return f"wrote {text}"
 
         return Toolkit("kit", [double, steps, file, both, size, hold, write])
 

@@ -23,9 +23,8 @@ def test_clock_stands_still_until_as_many_resume_as_have_paused() -> None:
         clock.resume()
         await asyncio.sleep(1)
         assert (clock.is_paused, clock.time() - start) == (False, 1)
-        with pytest.raises(ValueError, match="inside"), clock.paused():
+        with clock.paused():
             await asyncio.sleep(3)
-            raise ValueError("inside")
         await asyncio.sleep(1)
         assert clock.time() - start == 2
         assert clock.loop_time(start + 3) == asyncio.get_running_loop().time() + 1
