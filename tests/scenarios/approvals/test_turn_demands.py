@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from support.rooms.approvals import person_in
 from toolbus import (
     ApprovalDecision,
     ApprovalRequest,
@@ -20,6 +22,7 @@ from toolbus import (
     tool,
 )
 from toolbus.errors import ApprovalDenied
+from toolbus_server.testing import TestServer
 
 ASKS = Permissions("bypass", [Rule(behavior="ask", tool="files.write")])
 ARGUMENTS = {"text": "b"}
@@ -116,3 +119,52 @@ def test_options_of_a_turn_that_concern_persons_are_checked(
 ) -> None:
     with pytest.raises(ValueError, match=words):
         Turn(None, **{option: value})
+
+
+# Tools elsewhere
+
+
+async def test_hosts_are_told_what_a_turn_is_for_and_how_long_it_waits(server: TestServer) -> None:
+    stage = Stage(flag=True, policy=None)
+    async with (
+        server.room("host") as host,
+        server.room("ann") as ann,
+        host.host(stage.toolkit),
+        person_in(ann) as person,
+        Turn(ann, required=["files"], purpose="to try it", approval_timeout_s=20) as turn,
+    ):
+        call = asyncio.create_task(turn.invoke("files.write", ARGUMENTS))
+        hold = await person.asked()
+        assert hold.left_s is not None
+        assert (hold.purpose, hold.left_s <= 20) == ("to try it", True)
+        await ann.approve(hold)
+        await call
+        proxy = (await ann.toolkit("files")).with_options(purpose="by a proxy")
+        call = asyncio.create_task(proxy.write(text="b"))
+        await person.settled()
+        hold = await person.asked()
+        assert hold.purpose == "by a proxy"
+        await ann.approve(hold)
+        await call
+
+
+async def test_call_that_a_tool_of_a_turn_left_behind_may_wait(server: TestServer) -> None:
+    """The tool has ended: no time of it stands still any more."""
+    stage = Stage(flag=True, policy=None)
+    left: list[asyncio.Task[Any]] = []
+
+    @tool
+    async def begin(context: ToolContext) -> str:
+        left.append(asyncio.create_task(context.room.call("files.write", ARGUMENTS)))
+        return "began"
+
+    async with (
+        server.room("host") as host,
+        server.room("ann") as ann,
+        host.host(stage.toolkit),
+        person_in(ann) as person,
+        Turn(ann, always=[Toolkit("work", [begin])]) as turn,
+    ):
+        await turn.invoke("work.begin")
+        await ann.approve(await person.asked())
+        assert await left[0] == "b"
