@@ -204,8 +204,7 @@ class Toolkit:
 
     @property
     def policy(self) -> Permissions | None:
-        """What refuses calls, or asks about them; may be replaced, for calls that begin then and
-        those that a person is asked about."""
+        """What refuses calls, or asks about them; a new one holds also for those asked about."""
         return self._policy
 
     @policy.setter
