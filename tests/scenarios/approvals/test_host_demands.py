@@ -299,6 +299,33 @@ async def test_changed_arguments_are_validated_and_judged(
     assert written.wrote == []
 
 
+async def test_person_sees_what_changed_arguments_would_do(server: TestServer) -> None:
+    """And changes them once: who changes them for ever has not decided."""
+    wrote: list[str] = []
+
+    @tool(approval=True, assess=lambda text: Assessment("pass", preview=f"+{text}"))
+    async def write(path: str, text: str) -> str:
+        wrote.append(text)
+        return path
+
+    async with hosted(server, write) as (ann, person, _):
+        for last in (None, {"path": "a", "text": "d"}):
+            call = calling(ann)
+            await ann.approve(await person.asked(), {"path": "a", "text": "c"})
+            await person.settled()
+            hold = await person.asked()
+            assert hold.body is not None
+            assert hold.body.preview == "+c"
+            await ann.approve(hold, last)
+            await person.settled()
+            if last is None:
+                assert await call == "a"
+            else:
+                error = await error_of(call, PermissionDenied)
+                assert "a second time" in error.message
+    assert wrote == ["c"]
+
+
 # Middlewares
 
 
