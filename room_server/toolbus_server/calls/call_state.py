@@ -311,6 +311,9 @@ class CallWait(Struct, eq=False):
     """Of a function that was not entered when its hold began: until the approval is written, the
     tool did not run."""
 
+    def __repr__(self) -> str:  # short, as that of `Delegation`
+        return f"CallWait({self.count}, {self.holds!r})"
+
 
 class Approval(Struct, eq=False):
     """The ticket of the decision by which a host enters the function of a call."""
@@ -371,7 +374,7 @@ class HeldTool(NamedTuple):
         return {self.asked_for, *(maker.identity for maker in makers)}
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class CallHold:
     """A question to a person, which waits for its answer."""
 
@@ -415,6 +418,9 @@ class CallHold:
     reason: str = ""
     """Why it was denied, in the words of the settler."""
     settled_at: float = 0.0
+
+    def __repr__(self) -> str:  # short, as that of `Delegation`
+        return f"CallHold({self.id!r}, {self.outcome!r})"
 
     @property
     def ended(self) -> bool:

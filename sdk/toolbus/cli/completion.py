@@ -29,6 +29,7 @@ __all__ = [
     "complete_caller",
     "complete_context",
     "complete_grant",
+    "complete_granted",
     "complete_hold",
     "complete_installed",
     "complete_name",
@@ -89,6 +90,13 @@ def complete_owner(ctx: typer.Context, incomplete: str) -> list[str]:
 def complete_hold(ctx: typer.Context, incomplete: str) -> list[str]:
     """Complete the id of a call that waits for a person."""
     return _matching(lambda: [hold.id for hold in _with_room(ctx, CommandRoom.holds)], incomplete)
+
+
+def complete_granted(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the id of a granted rule."""
+    return _matching(
+        lambda: [rule.id for rule in _with_room(ctx, CommandRoom.granted_rules)], incomplete
+    )
 
 
 Owner: TypeAlias = Annotated[

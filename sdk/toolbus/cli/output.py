@@ -371,8 +371,11 @@ def progress_printer() -> Callable[[Any], None] | None:
 
 def held_printer(*, as_json: bool) -> Callable[[HeldCall], None]:
     """Return a function that prints on stderr what a call waits for, and when that has ended."""
+    tools: dict[str, str] = {}  # what goes on is known by its id alone
 
     def show(held: HeldCall) -> None:
+        tools.setdefault(held.id, held.tool)
+        held = replace(held, tool=tools[held.id])
         text = json_text({"held": asdict(held)}) if as_json else held_text(held)
         typer.echo(text, err=True)
 

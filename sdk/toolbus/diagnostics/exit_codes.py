@@ -209,8 +209,10 @@ def _command_for_grant(grant: object) -> str | None:
     if not isinstance(grant, str) or not grant.isprintable():
         return None
     name, _, value = grant.partition("=")
-    if name not in GRANTS or GRANTS[name] != bool(value) or len(value) > MAX_NAME_CHARS:
+    if name not in GRANTS or (value and not GRANTS[name]) or len(value) > MAX_NAME_CHARS:
         return None
+    if GRANTS[name] and not value:  # nothing of it is granted, whatever its values
+        return grant_command(f"{name}=*")
     return grant_command(grant)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from toolbus.errors import InvalidResult
 from toolbus.permissions.plain import rule_to_plain
-from toolbus.room.holds import HoldBody, HoldInfo
+from toolbus.room.holds import GrantedHold, HoldBody, HoldInfo
 from toolbus.room.room_client import RoomClient
 from toolbus.turns.approvals import ApprovalDecision
 from toolbus.turns.terminal_approvals import ApprovalQuestion
@@ -20,6 +20,7 @@ from toolbus.untrusted_text import one_line, printable
 __all__ = [
     "SHORT_ID",
     "clock_text",
+    "granted_facts",
     "hold_facts",
     "outcome_text",
     "question_of",
@@ -121,16 +122,22 @@ def clock_text(seconds: float) -> str:
 
 def hold_facts(hold: HoldInfo) -> dict[str, Any]:
     """Return a hold as one JSON object; without `body` where that was not read."""
-    facts = {field.name: _plain(getattr(hold, field.name)) for field in fields(hold)}
-    body = hold.body
-    del facts["body"]
-    if body is not None:
-        facts["body"] = {
-            **{field.name: _plain(getattr(body, field.name)) for field in fields(body)},
-            "arguments": dict(body.arguments),
-            "suggestions": [rule_to_plain(rule) for rule in body.suggestions],
-        }
+    facts = {
+        field.name: _plain(getattr(hold, field.name))
+        for field in fields(hold)
+        if field.name != "body"
+    }
+    if hold.body is not None:
+        facts["body"] = asdict(hold.body)
+        facts["body"]["suggestions"] = [rule_to_plain(rule) for rule in hold.body.suggestions]
     return facts
+
+
+def granted_facts(granted: GrantedHold) -> dict[str, Any]:
+    """Return a granted rule as one JSON object."""
+    facts = {field.name: getattr(granted, field.name) for field in fields(granted)}
+    rule = granted.rule
+    return facts | {"digest": granted.digest.hex(), "rule": rule and rule.to_plain()}
 
 
 def _plain(value: Any) -> Any:

@@ -11,6 +11,7 @@ import typer
 from toolbus.cli.approvals.questions import (
     SHORT_ID,
     clock_text,
+    granted_facts,
     hold_facts,
     outcome_text,
     question_of,
@@ -18,19 +19,20 @@ from toolbus.cli.approvals.questions import (
 )
 from toolbus.cli.arguments import Arguments, needs_schema, read_arguments
 from toolbus.cli.columns import show_columns, terminal_columns
-from toolbus.cli.completion import complete_hold
+from toolbus.cli.completion import complete_granted, complete_hold
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.cli.suggestions import listed, nearest
 from toolbus.diagnostics.exit_codes import UsageError, with_step
 from toolbus.errors import AlreadyExists, NotFound, RoomException
 from toolbus.permissions.rule import Rule
-from toolbus.room.holds import HoldInfo
+from toolbus.room.holds import GrantedHold, HoldInfo
 from toolbus.turns.terminal_approvals import rows_of
 from toolbus.untrusted_text import json_text, one_line
 
 __all__ = ["approvals"]
 
 T = TypeVar("T")
+Listed = TypeVar("Listed", HoldInfo, GrantedHold)
 _COLUMNS = ("id", "age", "tool", "who", "why", "left")
 _MARK = "    | "
 _LIST_STEP = "`toolbus approvals --once` lists the calls that wait"
@@ -245,26 +247,15 @@ async def _read(room: CommandRoom, typed: str) -> HoldInfo:
         NotFound: There is none.
         UsageError: There are several.
     """
-    if not typed:  # such as of an unset variable: it would mean whatever waits
-        raise UsageError("the id is empty")
     found = await room.holds(settled=True)
-    matching = [hold for hold in found if hold.id.startswith(typed)]
-    chosen = [hold for hold in matching if hold.is_open] or matching
-    chosen = [hold for hold in chosen if hold.id == typed] or chosen
-    if len(chosen) > 1:
-        ids = listed([hold.id for hold in chosen])
-        raise UsageError(f"several approvals begin with {one_line(typed, 64)}: {ids}")
-    if chosen:
-        return await room.hold(chosen[0].id)
+    waiting = [hold for hold in found if hold.is_open]
+    hold = _chosen(waiting, typed) or _chosen(found, typed)
     try:
         # An approval that others decide about says so, if its whole id was typed.
-        return await _settling(room.hold(typed))
+        return await _settling(room.hold(typed if hold is None else hold.id))
     except NotFound as error:
-        near = nearest(typed, [hold.id[: len(typed)] for hold in found if hold.is_open])
-        if not near:
-            raise
-        text = f"{error.message}: did you mean {near[0]}?"
-        raise with_step(NotFound(text, details=error.details), "") from error
+        text = _with_nearest(error.message, typed, waiting)
+        raise with_step(NotFound(text, details=error.details), _LIST_STEP) from error
 
 
 async def _changed(
@@ -285,8 +276,81 @@ async def _changed(
     return changed if is_whole else {**hold.body.arguments, **changed}
 
 
-# Rules that were granted
+# Rules that were granted: "always" at a host
 
 
 def _list_granted(options: RoomOptions) -> None:
-    raise UsageError("not yet")
+    found = in_room(options, CommandRoom.granted_rules, locked=False)
+    if options.as_json:
+        typer.echo(json_text([granted_facts(granted) for granted in found]))
+    elif found:
+        rows = [
+            (
+                granted.id[:SHORT_ID],
+                clock_text(granted.age_s),
+                one_line(granted.tool),
+                one_line(granted.owner),
+                one_line(granted.asked_for),
+                _rule_text(granted),
+            )
+            for granted in found
+        ]
+        show_columns([("id", "age", "tool", "host", "for", "rule"), *rows])
+    else:
+        typer.echo("no rule is granted that you may take back", err=True)
+
+
+def _rule_text(granted: GrantedHold) -> str:
+    # In the words of its host: what it is bound to, the server knows.
+    return "(cannot be read)" if granted.rule is None else one_line(str(granted.rule))
+
+
+@approvals.command("take-back")
+@joins_a_room
+def _take_back(
+    options: RoomOptions,
+    id: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID",
+            help="The id of the rule, or its beginning: see --granted.",
+            autocompletion=complete_granted,
+            show_default=False,
+        ),
+    ],
+) -> None:
+    """Take back a rule that was granted: persons are asked again about what it allowed."""
+
+    async def take_back(room: CommandRoom) -> GrantedHold:
+        found = await room.granted_rules()
+        granted = _chosen(found, id)
+        if granted is None:
+            text = f"there is no granted rule {one_line(id, 64)} that you may take back"
+            error = NotFound(_with_nearest(text, id, found))
+            raise with_step(error, "`toolbus approvals --granted` lists them")
+        await _settling(room.take_back(granted))
+        return granted
+
+    granted = in_room(options, take_back, locked=False)
+    text = f"taken back: {_rule_text(granted)}"
+    typer.echo(json_text(granted_facts(granted)) if options.as_json else text)
+
+
+# Ids, which may be abbreviated
+
+
+def _chosen(found: Sequence[Listed], typed: str) -> Listed | None:
+    """Return what an id means; None if there is no such thing. Raises UsageError for several."""
+    if not typed:  # such as of an unset variable: it would mean whatever there is
+        raise UsageError("the id is empty")
+    matching = [match for match in found if match.id.startswith(typed)]
+    matching = [match for match in matching if match.id == typed] or matching
+    if len(matching) > 1:
+        ids = listed([match.id for match in matching])
+        raise UsageError(f"several ids begin with {one_line(typed, 64)}: {ids}")
+    return matching[0] if matching else None
+
+
+def _with_nearest(text: str, typed: str, found: Sequence[Listed]) -> str:
+    near = nearest(typed, [match.id for match in found])
+    return f"{text}: did you mean {near[0]}?" if near else text

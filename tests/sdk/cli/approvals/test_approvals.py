@@ -1,0 +1,191 @@
+"""`toolbus approvals` and its commands, and what `toolbus call` says while it waits."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from support.processes.command_line import CommandLine
+from support.processes.held_files import Callers, hosted_files
+
+
+@pytest.fixture(scope="module")
+def toolbus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
+    with hosted_files(tmp_path_factory.mktemp("approvals")) as toolbus:
+        yield toolbus
+
+
+@pytest.fixture
+def callers(toolbus: CommandLine) -> Iterator[Callers]:
+    with Callers(toolbus) as callers:
+        yield callers
+
+
+def test_call_waits_beyond_its_time_limit_and_says_what_for(
+    toolbus: CommandLine, callers: Callers
+) -> None:
+    running, hold_id = callers.held("a", "--timeout", "1", "--purpose", "to\x1b[2J see")
+    (listed,) = callers.lists()
+    assert (listed["id"], listed["asked_for"]) == (hold_id, "ann")
+    assert listed["purpose"] == "to\x1b[2J see"
+    shown = toolbus.run_here("approvals", "--once", "--name", "ann").out.splitlines()
+    assert [line.split()[0] for line in shown] == ["id", hold_id[:8]]
+    assert "to\\x1b[2J see" in shown[1]
+    while callers.lists()[0]["age_s"] < 1.2:  # type: ignore[operator]
+        pass
+    approved = toolbus.run("approvals", "approve", hold_id[:8], "--name", "ann")
+    assert (approved.code, approved.out) == (0, "approved by ann: files.write for ann\n")
+    ended = running.ended()
+    assert (ended.code, ended.value) == (0, ["a", "b", 1])
+    assert ended.err == "approved: files.write\n"
+
+
+def test_call_says_that_only_others_or_nobody_may_approve_it(
+    toolbus: CommandLine, callers: Callers
+) -> None:
+    without = ("token", "create", "--name", "eve", "--allow", "files.*")
+    token = toolbus.run_here(*without).out.strip()
+    waiting = "waiting for a person to approve files.write, but nobody who is in the room now may\n"
+    assert callers.call("a", "--token", token, name="eve")[1] == waiting
+    refused = toolbus.run_here("approvals", "--once", "--token", token)
+    assert refused.code == 3
+    assert "toolbus token create --name NAME --grant" in refused.err
+    told = callers.call("a", "--json", "--token", token, name="eve")[1]
+    assert json.loads(told)["held"]["nobody"] is True
+
+
+@pytest.mark.parametrize(
+    ("typed", "code", "text"),
+    [
+        ("0", 3, "approval_expired: the call does not wait for a person"),
+        ("0.01", 3, "approval_expired"),
+        ("-1", 2, "must be a number of seconds, 0 or more, or none"),
+        ("soon", 2, "must be a number of seconds, 0 or more, or none"),
+    ],
+)
+def test_approval_timeout_ends_the_wait(
+    toolbus: CommandLine, typed: str, code: int, text: str
+) -> None:
+    call = ("call", "files.write", "path=a", "--name", "ann", "--approval-timeout", typed)
+    ended = toolbus.run_here(*call)
+    assert ended.code == code
+    assert text in ended.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [
+        (["times=3", "text=3"], ["c", "3", 3]),
+        (['{"path": "d"}'], ["d", "b", 1]),
+        (["--always"], ["c", "b", 1]),
+        (["--rule", "c*", "--rule", "d*"], ["c", "b", 1]),
+        (["--suggested"], ["c", "b", 1]),
+        (["--always", "path=d"], ["d", "b", 1]),
+    ],
+)
+def test_call_runs_as_it_is_approved_and_what_is_granted_can_be_taken_back(
+    toolbus: CommandLine, callers: Callers, typed: list[str], value: list[object]
+) -> None:
+    running, hold_id = callers.held("c", "--approval-timeout", "none")
+    approve = ("approvals", "approve", hold_id, *typed, "--json", "--name", "ann")
+    facts = toolbus.value_here(*approve)
+    assert (facts["id"], facts["outcome"], facts["by"]["name"]) == (hold_id, "approved", "ann")
+    assert running.ended().value == value
+    assert hold_id in [hold["id"] for hold in callers.lists("--settled")]
+    granted = toolbus.value_here("approvals", "--granted", "--json", "--name", "ann")
+    if not typed[0].startswith("--"):
+        assert granted == []
+        return
+    again = toolbus.run_here("call", "files.write", f"path={value[0]}", "--name", "ann")
+    assert (again.err, again.value) == ("", [value[0], "b", 1])
+    assert [rule["asked_for"] for rule in granted] == ["ann"] * typed.count("--rule") or ["ann"]
+    shown = toolbus.run_here("approvals", "--granted", "--name", "ann").out
+    assert " bob   ann  allow files.write " in shown
+    for rule in granted:
+        taken = toolbus.run("approvals", "take-back", rule["id"][:12], "--name", "ann")
+        assert taken.out.startswith("taken back: allow files.write "), taken.err
+    none = toolbus.run_here("approvals", "--granted", "--name", "ann")
+    assert (none.out, none.err) == ("", "no rule is granted that you may take back\n")
+    callers.held(str(value[0]))
+
+
+def test_denial_has_its_reason_and_the_second_answer_who_decided(
+    toolbus: CommandLine, callers: Callers
+) -> None:
+    running, hold_id = callers.held("a")
+    denied = toolbus.run("approvals", "deny", hold_id, "not\nnow", "--name", "ann")
+    assert denied.out == "denied by ann: not\\nnow: files.write for ann\n"
+    ended = running.ended()
+    assert ended.code == 3
+    assert "not\\nnow" in ended.err
+    for typed in ("approve", "deny"):
+        late = toolbus.run_here("approvals", typed, hold_id, "--json", "--name", "ann")
+        assert (late.code, late.error["code"]) == (3, "already_exists")
+        assert late.error["details"]["by"]["name"] == "ann"
+    shown = toolbus.run_here("approvals", "show", hold_id, "--name", "ann")
+    assert shown.out == f"{hold_id}: files.write for ann, denied by ann: not\\nnow\n"
+
+
+def test_all_that_is_asked_is_shown_and_escaped(toolbus: CommandLine, callers: Callers) -> None:
+    _, hold_id = callers.held("a\u202e")
+    shown = toolbus.run_here("approvals", "show", hold_id, "--name", "ann").out
+    for line in (
+        "    | files.write (of bob)",
+        '    |   "path": "a\\u202e"',
+        "its owner says:\n    | it writes\\u202e\n",
+        "preview:\n    | @@ -1 +1 @@\n    | -old\\x1b[2J\n    | +new\\u202e\n",
+        'rule that would allow it:\n    | allow files.write "a\\\\u202e*"\n',
+    ):
+        assert line in shown
+    facts = toolbus.value_here("approvals", "show", hold_id, "--json", "--name", "ann")
+    assert facts["body"]["arguments"] == {"path": "a\u202e"}
+    assert facts["body"]["suggestions"][0]["match"] == "a\u202e*"
+
+
+def wrong(*typed: str) -> Any:
+    return pytest.param(typed[:-2], int(typed[-2]), typed[-1], id=" ".join(typed[:-2]))
+
+
+@pytest.mark.parametrize(
+    ("typed", "code", "text"),
+    [
+        wrong("approve", "", "2", "the id is empty"),
+        wrong("approve", "zz", "4", "next: `toolbus approvals --once` lists the calls that wait"),
+        wrong("approve", "ID", "times=x", "2", "times: 'x' does not match integer"),
+        wrong("approve", "ID", "{", "2", "not a JSON object"),
+        wrong("approve", "ID", "--always", "--suggested", "2", "exclude each other"),
+        wrong("approve", "ID", "--rule", "", "2", "--rule: match must be text"),
+        wrong("take-back", "zz", "4", "there is no granted rule zz"),
+        wrong("take-back", "", "2", "the id is empty"),
+        wrong("deny", "ID", "x" * 2_001, "2", "at most 2000 characters"),
+        wrong("--once", "approve", "ID", "2", "options follow the command"),
+        wrong("--once", "--bell", "2", "--bell is for the live table"),
+        wrong("--once", "--granted", "2", "--granted lists rules"),
+        wrong("--json", "2", "add --once"),
+        wrong("2", "there is no terminal for a live table: add --once for a list"),
+    ],
+)
+def test_wrong_commands_say_what_is_wrong_and_settle_nothing(
+    toolbus: CommandLine, callers: Callers, typed: tuple[str, ...], code: int, text: str
+) -> None:
+    _, hold_id = callers.held("a")
+    words = [hold_id if word == "ID" else word for word in typed]
+    ended = toolbus.run_here("approvals", *words, TOOLBUS_NAME="ann")
+    assert ended.code == code, ended.err
+    assert text in ended.err + ended.out
+    assert hold_id in [hold["id"] for hold in callers.lists()]
+
+
+def test_id_that_several_have_or_that_is_mistyped_is_answered_with_those_that_are_there(
+    toolbus: CommandLine, callers: Callers
+) -> None:
+    ids = callers.many(17)  # one more than there are first digits
+    shared = next(first for first in "0123456789abcdef" if sum(i[0] == first for i in ids) > 1)
+    several = toolbus.run_here("approvals", "deny", shared, "--name", "ann")
+    assert (several.code, "several ids begin with" in several.err) == (2, True)
+    mistyped = ids[0][:-1] + ("0" if ids[0][-1] != "0" else "1")
+    found = toolbus.run_here("approvals", "deny", mistyped, "--name", "ann")
+    assert (found.code, f"did you mean {ids[0]}?" in found.err) == (4, True)
