@@ -302,11 +302,11 @@ class HoldRequests:
         page: list[dict[str, Any]] = []
         size = 0
         self._holds.drop_old(self._loop.time())
-        kept = [*self._holds.open.values()]
+        listed = [*self._holds.open.values()]
         if with_settled:
-            kept = sorted((*self._holds.settled.values(), *kept), key=lambda hold: hold.number)
+            listed = sorted((*self._holds.settled.values(), *listed), key=lambda hold: hold.number)
         last = 0
-        for hold in kept:
+        for hold in listed:
             yield
             if after is not None and hold.number <= after[0]:
                 continue

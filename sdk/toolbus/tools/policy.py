@@ -126,15 +126,16 @@ class HostJudgement:
 
         Raises what the tool refuses the call with.
         """
+        granted = await self._granted_by_person(call, inquiry)
+        ask = inquiry.ask if granted is None else partial(self._ask_without_flag, inquiry)
         decided: tuple[PermissionDecision, Assessment] | None = None
         for policy in self._policies:
-            found = await judge(self._in_force(policy, call), call, inquiry.ask)
+            found = await judge(self._in_force(policy, call), call, ask)
             if answer := self._answer_of(call, *found):
                 found = replace(found[0], behavior="allow", rule=answer), found[1]
             if decided is None or stricter(found[0], decided[0]) is found[0]:
                 decided = found
         if self._demands and (decided is None or decided[0].behavior == "allow"):
-            granted = await self._granted_by_person(call, inquiry)
             decided = granted or await self._demand(call, inquiry)
         assert decided is not None, "it is judged for a policy or for its tool"
         return decided
@@ -164,23 +165,25 @@ class HostJudgement:
         self, call: ToolCall, inquiry: Inquiry
     ) -> tuple[PermissionDecision, Assessment] | None:
         """Return the decision that granted rules alone make; None if they do not cover the call."""
-        if self._granted is None:
+        if self._granted is None or not self._tool.approval:
             return None
 
         async def ask(patterns: tuple[str, ...]) -> Assessment:
-            # Without what loosens or asks: only what matches counts.
-            answer = await inquiry.ask(patterns)
-            return Assessment(
-                "pass",
-                matches=answer.matches,
-                parts=answer.parts,
-                uncertain=answer.uncertain,
-                source=answer.source,
-                reaches=answer.reaches,
-            )
+            # Without what loosens: a call that changes nothing is approved by a person too.
+            answer = await self._ask_without_flag(inquiry, patterns)
+            behavior = "pass" if answer.behavior == "allow" else answer.behavior
+            return replace(answer, behavior=behavior, read_only=False, within_workdir=False)
 
         decision, _ = await judge(self._in_force(_no_permissions(), call), call, ask)
         return (decision, await inquiry.ask(())) if decision.behavior == "allow" else None
+
+    async def _ask_without_flag(self, inquiry: Inquiry, patterns: tuple[str, ...]) -> Assessment:
+        """Ask the tool, where a person has answered what its flag `approval` asks.
+
+        That is an immune ask, unless the tool has an assessment of its own, which asks each time.
+        """
+        answer = await inquiry.ask(patterns)
+        return answer if self._tool.has_assess else replace(answer, immune=False)
 
     async def _demand(
         self, call: ToolCall, inquiry: Inquiry
