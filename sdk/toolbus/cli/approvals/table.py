@@ -41,7 +41,7 @@ _WIDE, _NARROW = 100, 60
 _KEYS = "up/down  Enter open  a approve  d deny  e change  A always  q quit"
 _SHORT_KEYS = "up/down Enter a d e A, q quits"
 _OTHER_ROWS = 6
-"""Rows of the screen beside the calls: title, header, two of status, keys, one that stays free."""
+"""Rows of the screen beside the calls: title, two of status, header, keys, one that stays free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,8 +238,8 @@ class ApprovalTable:
         if not self._room.is_connected:
             title = f"connection lost: {title}"
         console.print(Text(title, style="bold"), no_wrap=True, overflow="ellipsis")
-        console.print(self._table(size.columns, max(1, size.rows - _OTHER_ROWS)))
         console.print(Text(one_line(self._status, 2 * size.columns - 10)))
+        console.print(self._table(size.columns, max(1, size.rows - _OTHER_ROWS)))
         keys = _SHORT_KEYS if size.columns < _NARROW + 10 else _KEYS
         console.print(Text(keys, style="dim"), no_wrap=True, overflow="ellipsis")
         return ANSI(written.getvalue())
