@@ -135,6 +135,16 @@ def _in_room_of(toolkits: int) -> Contender:
     )
 
 
+def _with_holds(count: int) -> Leg:
+    return Leg(
+        f"holds-{count}",
+        "bench.holds_leg",
+        f"the bus while {count:,} calls wait for persons at the host",
+        ("router", "host", "waiting", "caller", "person"),
+        {**_UNSAMPLED, "BENCH_HOLDS": str(count)},
+    )
+
+
 def _traced(share: float) -> tuple[Contender, Contender]:
     """Two callers at one router and one host: the calls of the first are sampled."""
     leg = _bus(
@@ -468,6 +478,23 @@ GROUPS = (
         rounds=2,
     ),
     Group("toolkits", (_in_room_of(10_000), _in_room_of(10)), (ALONE,), rounds=2),
+    Group(
+        "holds",
+        (
+            _A_LOOP,
+            Contender(_with_holds(1_000), "calls beside 1,000 that wait"),
+            Contender(_with_holds(0), "calls beside none"),
+            Contender(
+                _with_holds(0),
+                "an approval until the result",
+                "person",
+                {"order": "approve"},
+                ("router", "host", "person"),
+            ),
+        ),
+        (ALONE,),
+        rounds=2,
+    ),
     Group(
         "nodes",
         (

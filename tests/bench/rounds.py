@@ -166,7 +166,7 @@ async def _take_turn(contender: Contender, load: Load, processes: Mapping[str, P
         pinned = [each for tree in trees for each in tree] if load.is_on_one_core else []
         with on_one_core(pinned):
             before_s = [cpu_s(tree) for tree in trees]
-            reply = await processes[contender.caller].order(**load.order, **contender.order)
+            reply = await processes[contender.caller].order(**{**load.order, **contender.order})
             took_s = reply["took_s"] + (await _flush(counted) if contender.flushes else 0.0)
             spent_s = [
                 after - before for before, after in zip(before_s, map(cpu_s, trees), strict=True)

@@ -204,6 +204,8 @@ ROWS = (
         "files", 1.7, 1.2, SEARCHES, "a glob over 10,000 files", "rg of a text that is nowhere", P50
     ),
     Row("toolkits", 1.1, 1.0, ALONE, "toolbus-10000", "toolbus-10", P50),
+    Row("holds", 1.1, 1.0, ALONE, "calls beside 1,000 that wait", "calls beside none", P50),
+    _in_loops("holds", 5.0, 2.5, ALONE, "an approval until the result"),
     Row(IDLE, 24.0, 18.0),
     Row("nodes", 4.0, 3.0, ALONE, "between", "within", P50),
     Row("nodes", 0.35, 0.5, IN_FLIGHT, "between", "within"),

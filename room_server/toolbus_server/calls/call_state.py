@@ -22,7 +22,12 @@ from toolbus.wire.flow_control import ReceiveWindow
 from toolbus_server.identity_usage import IdentityUsage
 from toolbus_server.limits import RateLimiter
 from toolbus_server.registry.generations import Claim
-from toolbus_server.registry.models import Identity, Participant, RegisteredToolkit
+from toolbus_server.registry.models import (
+    Identity,
+    Participant,
+    RegisteredToolkit,
+    Visibility,
+)
 from toolbus_server.registry.room_state import RoomState
 from toolbus_server.registry.toolkit_definition import Definition
 
@@ -30,6 +35,7 @@ __all__ = [
     "DEFAULT_APPROVAL_S",
     "Approval",
     "CallHold",
+    "CallMaker",
     "CallMonitor",
     "CallStreams",
     "CallWait",
@@ -305,6 +311,9 @@ class CallWait(Struct, eq=False):
     """Of a function that was not entered when its hold began: until the approval is written, the
     tool did not run."""
 
+    def __repr__(self) -> str:  # short, as that of `Delegation`
+        return f"CallWait({self.count}, {self.holds!r})"
+
 
 class Approval(Struct, eq=False):
     """The ticket of the decision by which a host enters the function of a call."""
@@ -321,22 +330,35 @@ HoldOutcome: TypeAlias = Literal[
 call."""
 
 
+class CallMaker(NamedTuple):
+    """One of those behind a call, as others are shown a participant: not its connection."""
+
+    identity: Identity
+    shown: dict[str, Any]
+
+    @classmethod
+    def of(cls, participant: Participant) -> CallMaker:
+        """Describe a participant."""
+        return cls(participant.identity, participant.describe())
+
+
 class HeldTool(NamedTuple):
     """The tool that a hold is about, and for whom it is called."""
 
-    toolkit: RegisteredToolkit | None
-    """None for a tool in the process of the participant that asks."""
+    toolkit: RegisteredToolkit | Visibility | None
+    """Who may know of it, once the hold is settled; None for a tool in the process of the
+    participant that asks."""
     names: tuple[str, str]
     """Those of the toolkit and the tool."""
     owner: Identity
     definition: str
     """The digest of the definition of the toolkit."""
-    caller: Participant | None
+    caller: CallMaker | None
     """Who makes the call; None for a rule that was granted."""
     asked_for: Identity
     """For whom: the principal of the call, else its caller."""
-    principal: Participant | None = None
-    forwarded_for: tuple[Participant, ...] = ()
+    principal: CallMaker | None = None
+    forwarded_for: tuple[CallMaker, ...] = ()
     call_id: str = ""
     purpose: str = ""
 
@@ -352,7 +374,7 @@ class HeldTool(NamedTuple):
         return {self.asked_for, *(maker.identity for maker in makers)}
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class CallHold:
     """A question to a person, which waits for its answer."""
 
@@ -363,8 +385,10 @@ class CallHold:
     kind: str
     """What is asked for: "approve"; "granted" is for a rule that may be taken back."""
     tool: HeldTool
-    asker: Connection
+    asked_by: Identity
     """The host of the call; of an own question the participant that is about to make it."""
+    asker: Connection | None
+    """Its connection; None once it is settled."""
     request_id: int
     """The id of the request, whose reply is the decision."""
     call: InFlightCall | None
@@ -395,10 +419,19 @@ class CallHold:
     """Why it was denied, in the words of the settler."""
     settled_at: float = 0.0
 
+    def __repr__(self) -> str:  # short, as that of `Delegation`
+        return f"CallHold({self.id!r}, {self.outcome!r})"
+
     @property
     def ended(self) -> bool:
         """Whether it is settled."""
         return self.outcome != "open"
+
+    @property
+    def open_connection(self) -> Connection:
+        """The connection of who asks, which waits for the decision."""
+        assert self.asker is not None, "it is open"
+        return self.asker
 
 
 class StreamDirection(Struct, eq=False):

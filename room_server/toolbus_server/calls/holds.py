@@ -32,7 +32,12 @@ from toolbus_server.calls.call_state import (
     InFlightCall,
 )
 from toolbus_server.registry.issuers import Issuers
-from toolbus_server.registry.models import Identity, Participant, name_between
+from toolbus_server.registry.models import (
+    Identity,
+    Participant,
+    RegisteredToolkit,
+    name_between,
+)
 
 __all__ = [
     "MAX_PURPOSE_CHARS",
@@ -113,7 +118,7 @@ def refusal_of(participant: Participant, hold: CallHold) -> PermissionDenied | N
 
     Its host and those behind the call know of it. To others there is no such hold.
     """
-    knows = participant.identity in {hold.asker.participant.identity, *hold.tool.makers}
+    knows = participant.identity in {hold.asked_by, *hold.tool.makers}
     if not knows or not _may_see(participant, hold):
         return None
     lacking = _lacking(participant, hold)
@@ -142,7 +147,7 @@ def _lacking(participant: Participant, hold: CallHold) -> str:
     """Return what a participant lacks to settle a hold: a grant, or a word of `_WHY`."""
     if not _may_see(participant, hold):
         return "hidden"
-    if hold.kind == "granted" and participant.identity == hold.asker.participant.identity:
+    if hold.kind == "granted" and participant.identity == hold.asked_by:
         return ""  # it may ask again about anything at its host
     excluded = _excluded(participant, hold)
     if excluded:
@@ -166,7 +171,7 @@ def _excluded(participant: Participant, hold: CallHold) -> str:
         return OTHERS
     if participant.is_developer:  # one person tries all of it on one machine
         return ""
-    if identity == hold.asker.participant.identity and not hold.is_own:
+    if identity == hold.asked_by and not hold.is_own:
         return "host"
     is_maker = identity in makers and identity != hold.tool.asked_for
     return "approve_own" if is_maker and not participant.scope.approve_own else ""
@@ -196,13 +201,13 @@ def describe_hold(hold: CallHold, issuers: Issuers, now: float) -> dict[str, Any
         "outcome": hold.outcome,
     }
     if tool.caller is not None:
-        shown |= {"caller": tool.caller.describe(), "call_id": tool.call_id}
+        shown |= {"caller": tool.caller.shown, "call_id": tool.call_id}
     if hold.is_own:
         shown["own"] = True
     if tool.principal is not None:
-        shown["on_behalf_of"] = tool.principal.describe()
+        shown["on_behalf_of"] = tool.principal.shown
     if tool.forwarded_for:
-        shown["forwarded_for"] = [caller.describe() for caller in tool.forwarded_for]
+        shown["forwarded_for"] = [caller.shown for caller in tool.forwarded_for]
     if tool.purpose:
         shown["purpose"] = tool.purpose
     if hold.replaces:
@@ -273,10 +278,12 @@ class RoomHolds:
             has_settlers: Whether somebody in the room may settle it.
         """
         self.open[hold.id] = hold
+        asker = hold.open_connection
+        asker.usage.held_bytes += len(hold.body)
         self._count(hold, 1)
         hold.replaces = self._lost_hold_of(hold, now)
         frames: list[Outgoing] = []
-        hold.asker.asked[hold.request_id] = hold
+        asker.asked[hold.request_id] = hold
         if hold.call is not None:
             wait = _wait_of(hold.call, hold.keeper)
             wait.holds.append(hold)
@@ -295,12 +302,14 @@ class RoomHolds:
     def settle(self, hold: CallHold, outcome: HoldOutcome, now: float) -> HoldChange:
         """End an open hold, and let go on what stands still because of it alone."""
         del self.open[hold.id]
+        asker = hold.open_connection
+        asker.usage.held_bytes -= len(hold.body)
         self._count(hold, -1)
         hold.outcome, hold.settled_at, hold.body = outcome, now, b""
         if hold.kind == "approve" or outcome == "taken_back":  # an answer that may come again
             self.settled[hold.id] = hold
             self.drop_old(now)
-        del hold.asker.asked[hold.request_id]
+        del asker.asked[hold.request_id]
         if hold.call is not None and hold.call.wait is not None:
             hold.call.wait.holds.remove(hold)
         change = HoldChange([], [])
@@ -308,7 +317,10 @@ class RoomHolds:
             if not call.ended or call is hold.call:
                 _go_on(call, now, change, {"hold": hold.id, "outcome": outcome})
         hold.stopped.clear()
-        hold.call = None  # a call that has ended is not held in memory for `SETTLED_S`
+        # What has ended is not held in memory for `SETTLED_S`: a call, connections, a definition.
+        hold.call = hold.asker = None
+        if isinstance(hold.tool.toolkit, RegisteredToolkit):
+            hold.tool = hold.tool._replace(toolkit=hold.tool.toolkit.visibility)
         return change
 
     def drop_old(self, now: float) -> None:
@@ -321,7 +333,7 @@ class RoomHolds:
 
     def _count(self, hold: CallHold, sign: int) -> None:
         caller = hold.tool.caller
-        asker = hold.asker.participant.identity, caller is None
+        asker = hold.asked_by, caller is None
         self._of_room[caller is None] += sign
         if caller is not None:
             self._of_caller[caller.identity] += sign
@@ -330,7 +342,6 @@ class RoomHolds:
         self._of_asker[asker] += sign
         if not self._of_asker[asker]:
             del self._of_asker[asker]
-        hold.asker.usage.held_bytes += sign * len(hold.body)
 
     def _lost_hold_of(self, hold: CallHold, now: float) -> str:
         """Return the hold of an earlier attempt of the call, whose host was lost meanwhile."""

@@ -135,7 +135,7 @@ class ServeOptions:
         )
 
     def check_redis(self, warn: Callable[[str], None]) -> None:
-        """Check the node's name and its Redis, if there is one.
+        """Check the node's name and its Redis, if there is one; warn of what it cannot do yet.
 
         A Redis that cannot be reached is not an error: the node joins when it can.
 
@@ -161,6 +161,7 @@ class ServeOptions:
             raise UsageError(f"--node: {error}") from error
         for warning in asyncio.run(check_before_start(self.redis)):
             warn(one_line(warning))
+        warn("with --redis no call can wait yet until a person approves it: such calls are refused")
 
     def key_files(self, variables: Mapping[str, str]) -> list[Path]:
         """Return the paths of the files with the trusted keys."""

@@ -26,6 +26,7 @@ __all__ = [
     "Participant",
     "RegisteredToolkit",
     "Reservation",
+    "Visibility",
     "name_between",
     "pack_builders",
     "read_name_between",
@@ -331,8 +332,30 @@ class RegisteredToolkit:
         """Whether this participant may know that the toolkit, or a generation of it, exists."""
         if self.public or self.owner == participant.identity:
             return True
-        shared = (at or self.serving).shared_with
-        if not shared:
-            return False
-        name = name_between(participant.identity, self.owner.issuer)
-        return "*" in shared or f"name:{name}" in shared or f"role:{participant.role}" in shared
+        return _is_shared((at or self.serving).shared_with, self.owner, participant)
+
+    @property
+    def visibility(self) -> Visibility:
+        """Who may know of it now."""
+        return Visibility(self.public, self.owner, self.serving.shared_with)
+
+
+class Visibility(NamedTuple):
+    """Who may know of a toolkit, apart from the toolkit: its definition may have megabytes."""
+
+    public: bool
+    owner: Identity
+    shared_with: frozenset[str]
+
+    def is_visible_to(self, participant: Participant) -> bool:
+        """Whether this participant may know that the toolkit exists, or did."""
+        if self.public or self.owner == participant.identity:
+            return True
+        return _is_shared(self.shared_with, self.owner, participant)
+
+
+def _is_shared(shared: frozenset[str], owner: Identity, participant: Participant) -> bool:
+    if not shared:
+        return False
+    name = name_between(participant.identity, owner.issuer)
+    return "*" in shared or f"name:{name}" in shared or f"role:{participant.role}" in shared

@@ -34,6 +34,7 @@ from toolbus.wire import Frame, Hold, Holds, Result, Settle, encode, failed
 from toolbus_server import identity_usage
 from toolbus_server.calls.call_state import (
     CallHold,
+    CallMaker,
     Connection,
     HeldTool,
     HoldOutcome,
@@ -149,6 +150,7 @@ class HoldRequests:
             keeper=self,
             kind=request.kind,
             tool=tool,
+            asked_by=asker.participant.identity,
             asker=asker,
             request_id=request.id,
             call=call,
@@ -201,9 +203,9 @@ class HoldRequests:
             names,
             owner,
             definition,
-            asker.participant,
+            CallMaker.of(asker.participant),
             identity if principal is None else principal.identity,
-            principal,
+            None if principal is None else CallMaker.of(principal),
             call_id=(read_option(options, "call_id", str) or "")[:64],
             purpose=purpose[:MAX_PURPOSE_CHARS],
         )
@@ -249,14 +251,15 @@ class HoldRequests:
         """End a hold because who asks does not wait for its answer any more."""
         outcome: HoldOutcome = "cancelled"
         error: RoomException = Cancelled("the call has ended", executed="no")
-        if not hold.asker.participant.is_present:
+        if not hold.open_connection.participant.is_present:
             outcome, error = "lost", HostLost("the host disconnected", executed="no")
         self._end(hold, outcome, failed(hold.request_id, error))
 
     def _end(self, hold: CallHold, outcome: HoldOutcome, reply: Frame, ticket: Any = None) -> None:
+        asker = hold.open_connection
         self._send(self._holds.settle(hold, outcome, self._loop.time()))
         self._timers.forget(hold)
-        hold.asker.port.send_message(encode(reply), ticket)
+        asker.port.send_message(encode(reply), ticket)
         self._publish("hold_settled", hold)
 
     def call_began(self, call: InFlightCall, parent: InFlightCall) -> None:
@@ -449,10 +452,10 @@ def _tool_of_call(call: InFlightCall | None) -> HeldTool:
         (call.definition.name, call.tool.name),
         call.toolkit.owner,
         call.definition.digest,
-        call.caller.participant,
+        CallMaker.of(call.caller.participant),
         call.asked_for.identity,
-        call.principal,
-        call.forwarded_for,
+        None if call.principal is None else CallMaker.of(call.principal),
+        tuple(map(CallMaker.of, call.forwarded_for)),
         call.call_id,
         call.purpose,
     )

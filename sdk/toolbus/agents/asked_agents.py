@@ -129,7 +129,7 @@ class _AnswerReader:
             self.unfinished = ""
         elif kind == "tool_result":
             event = {**event, "text": str(text)[:_MAX_SHOWN_CHARS]}
-        # The agent that asks tells itself that it waits, and that its call of the other one is held.
+        # The agent that asks tells itself that it waits, for a person too.
         if kind not in _TOLD_BY_ASKER and len(pack_body(event)) <= MAX_PROGRESS_BYTES:
             self._emit(event)
         return None

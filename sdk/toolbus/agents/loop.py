@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeGuard
 
 from toolbus.agents.agent_events import (
     AgentEvent,
@@ -23,7 +23,7 @@ from toolbus.agents.agent_events import (
     use_event,
 )
 from toolbus.agents.model_requests import RESTART, ModelMiddleware, RequestToModel, model_events
-from toolbus.chunks.chunk_types import FileChunk
+from toolbus.chunks.chunk_types import Chunk, FileChunk
 from toolbus.client.held_calls import HeldCall
 from toolbus.models.adapter import Model, Plain
 from toolbus.turns.tool_use import ToolResult, ToolUse
@@ -145,15 +145,17 @@ async def _run(turn: Turn, uses: Sequence[ToolUse]) -> AsyncGenerator[AgentEvent
         while (item := await waiting.get()) is not None:
             if isinstance(item, ToolUse):
                 yield progress_event(item, tools[item.id], latest.pop(item.id))
-                continue
-            if isinstance(item, dict):
+            elif isinstance(item, ToolResult):
+                yield result_event(item)
+                for file in filter(_is_file, item.chunks):
+                    yield file
+            else:
                 yield item
-                continue
-            yield result_event(item)
-            for chunk in item.chunks:
-                if isinstance(chunk, FileChunk):
-                    yield chunk
         await running
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+def _is_file(chunk: Chunk) -> TypeGuard[FileChunk]:
+    return isinstance(chunk, FileChunk)

@@ -56,7 +56,7 @@ class GrantedPermissions:
             bases: The permissions that judge it.
             has_input: See the class.
         """
-        if (has_input and not rules) or not _has_principal(call):
+        if has_input and not rules:
             return
         with suppress(ValueError):  # the tool says that it reaches what is not the name of a tool
             granted = [granted_for(call, reaches, rule.match, "") for rule in rules]
@@ -81,7 +81,7 @@ class GrantedPermissions:
         self, call: JudgedCall, reaches: str, *, has_input: bool
     ) -> tuple[GrantedRule, ...]:
         """Return the rules that concern a call; their patterns may still not match it."""
-        bound = self.rules.of(bond_of(call)) if self.rules and _has_principal(call) else ()
+        bound = self.rules.of(bond_of(call)) if self.rules else ()
         digest = ""
         if not has_input and any(granted.arguments for granted in bound):
             digest = arguments_digest(call.arguments)
@@ -106,13 +106,3 @@ class GrantedPermissions:
             rules = [rule for granted in covering for rule in granted.rules()]
             known = self._joined[id(base), covering] = (base, base.with_rules(rules))
         return known[1]
-
-
-def _has_principal(call: JudgedCall) -> bool:
-    """Whether it is known for whom a call is made.
-
-    What somebody forwards for others without saying so to the server could be for anybody: a grant
-    for one of them would hold for all.
-    """
-    context = call.context
-    return context.on_behalf_of is not None or not context.forwarded_for

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from toolbus.auth.grants import ToolPatterns
@@ -29,6 +29,7 @@ from toolbus.tools.context import run_of
 from toolbus.tools.decisions import CallDecision, InForce, judge, of_same_reach, stricter
 from toolbus.tools.middleware import ToolCall
 from toolbus.tools.tool import Tool, read_in_time
+from toolbus.tools.tool_run import ToolRun
 from toolbus.untrusted_text import printable
 from toolbus.wire import unpack_body
 from toolbus.wire.manifest import ToolkitManifest
@@ -49,6 +50,14 @@ __all__ = [
 ]
 
 _logger = bounded_logger(__name__)
+
+
+@cache
+def _no_permissions() -> Permissions:
+    """Return permissions that allow nothing but what is granted."""
+    from toolbus.permissions.permissions import Permissions
+
+    return Permissions("dont_ask")
 
 
 class Inquiry:
@@ -89,46 +98,34 @@ class Inquiry:
         return self._answer
 
 
-class _HostDecision(CallDecision):
-    """What the policies of a toolkit and its tool decide about an attempt, where the call runs.
+class HostJudgement:
+    """How the policies of a toolkit, its tool, and what people have granted judge a call.
 
     Args:
         tool: The tool.
-        policies: Those of the toolkit, all of which have to allow the call.
-        call: The attempt.
-        approvers: Who may approve it.
+        policies: Those of the toolkit, all of which have to allow the call; there is at least one,
+            or the tool wants a person to approve each call.
+        run: The run that the call is judged for.
         has_input: Whether the call sends an attachment or values too.
     """
 
     def __init__(
-        self,
-        tool: Tool,
-        policies: Sequence[Permissions],
-        call: ToolCall,
-        *,
-        approvers: tuple[str, ...],
-        has_input: bool,
+        self, tool: Tool, policies: Sequence[Permissions], run: ToolRun, *, has_input: bool = False
     ) -> None:
         self._tool = tool
         self._policies = policies
-        self._run = run_of(call.context)
-        if workdirs := self._run.own_workdirs:
-            call = replace(call, tool=replace(call.tool, workdirs=workdirs))
-        self._call = call
-        granted = self._run.granted
+        self._demands = tool.approval and run.enforces_approval
+        granted = run.granted
         self._granted = granted if granted is not None and granted.rules else None
-        self._approvers = approvers
         self._has_input = has_input
-        # What a person has decided holds for all attempts; what a policy has denied for this one.
-        self.state = self._run.approval_states.get(call.tool.name) or ApprovalState()
 
-    def call_with(self, packed: bytes) -> ToolCall:
-        return replace(self._call, arguments=unpack_body(packed))
+    async def judge(
+        self, call: ToolCall, inquiry: Inquiry
+    ) -> tuple[PermissionDecision, Assessment]:
+        """Return the strictest decision, with what the tool says.
 
-    async def judge(self, call: ToolCall) -> tuple[PermissionDecision, Assessment]:
-        """Ask the tool anew each time: a file may have changed while a person was asked."""
-        checked = await read_in_time(self._tool, self._run, unpack_body(self.arguments))
-        inquiry = Inquiry(self._tool, call, checked, self._policies[1:])
+        Raises what the tool refuses the call with.
+        """
         decided: tuple[PermissionDecision, Assessment] | None = None
         for policy in self._policies:
             found = await judge(self._in_force(policy, call), call, inquiry.ask)
@@ -136,8 +133,7 @@ class _HostDecision(CallDecision):
                 found = replace(found[0], behavior="allow", rule=answer), found[1]
             if decided is None or stricter(found[0], decided[0]) is found[0]:
                 decided = found
-        demands = self._tool.approval and self._run.enforces_approval
-        if demands and (decided is None or decided[0].behavior == "allow"):
+        if self._demands and (decided is None or decided[0].behavior == "allow"):
             granted = await self._granted_by_person(call, inquiry)
             decided = granted or await self._demand(call, inquiry)
         assert decided is not None, "it is judged for a policy or for its tool"
@@ -170,22 +166,20 @@ class _HostDecision(CallDecision):
         """Return the decision that granted rules alone make; None if they do not cover the call."""
         if self._granted is None:
             return None
-        from toolbus.permissions.permissions import Permissions
 
         async def ask(patterns: tuple[str, ...]) -> Assessment:
             # Without what loosens or asks: only what matches counts.
-            said = await inquiry.ask(patterns)
+            answer = await inquiry.ask(patterns)
             return Assessment(
                 "pass",
-                matches=said.matches,
-                parts=said.parts,
-                uncertain=said.uncertain,
-                source=said.source,
-                reaches=said.reaches,
+                matches=answer.matches,
+                parts=answer.parts,
+                uncertain=answer.uncertain,
+                source=answer.source,
+                reaches=answer.reaches,
             )
 
-        nothing = Permissions("dont_ask")
-        decision, _ = await judge(self._in_force(nothing, call), call, ask)
+        decision, _ = await judge(self._in_force(_no_permissions(), call), call, ask)
         return (decision, await inquiry.ask(())) if decision.behavior == "allow" else None
 
     async def _demand(
@@ -197,6 +191,48 @@ class _HostDecision(CallDecision):
         text, suggestions = _demand_of(call.tool.name), assessment.suggestions
         asked = PermissionDecision("ask", text, source="tool", suggestions=suggestions)
         return asked, assessment
+
+
+class _HostDecision(CallDecision):
+    """What the policies of a toolkit and its tool decide about an attempt, where the call runs.
+
+    Args:
+        tool: The tool.
+        policies: Those of the toolkit, all of which have to allow the call.
+        call: The attempt.
+        approvers: Who may approve it.
+        has_input: Whether the call sends an attachment or values too.
+    """
+
+    def __init__(
+        self,
+        tool: Tool,
+        policies: Sequence[Permissions],
+        call: ToolCall,
+        *,
+        approvers: tuple[str, ...],
+        has_input: bool,
+    ) -> None:
+        self._tool = tool
+        self._policies = policies
+        self._run = run_of(call.context)
+        if workdirs := self._run.own_workdirs:
+            call = replace(call, tool=replace(call.tool, workdirs=workdirs))
+        self._call = call
+        self._judgement = HostJudgement(tool, policies, self._run, has_input=has_input)
+        self._approvers = approvers
+        self._has_input = has_input
+        # What a person has decided holds for all attempts; what a policy has denied for this one.
+        self.state = self._run.approval_states.get(call.tool.name) or ApprovalState()
+
+    def call_with(self, packed: bytes) -> ToolCall:
+        return replace(self._call, arguments=unpack_body(packed))
+
+    async def judge(self, call: ToolCall) -> tuple[PermissionDecision, Assessment]:
+        """Ask the tool anew each time: a file may have changed while a person was asked."""
+        checked = await read_in_time(self._tool, self._run, unpack_body(self.arguments))
+        inquiry = Inquiry(self._tool, call, checked, self._policies[1:])
+        return await self._judgement.judge(call, inquiry)
 
     def asks(self, judged: Judged) -> Hashable:
         # A person approves what was shown: another preview is another question.
@@ -210,8 +246,8 @@ class _HostDecision(CallDecision):
     def grant(self, answer: ApprovalDecision, judged: Judged) -> None:
         granted, reaches = self._run.granted, judged.assessment.reaches
         if granted is not None:
-            call, rules = judged.call, answer.rules
-            granted.grant(call, reaches, rules, self._policies, has_input=self._has_input)
+            bases = (*self._policies, *([_no_permissions()] if self._tool.approval else []))
+            granted.grant(judged.call, reaches, answer.rules, bases, has_input=self._has_input)
 
     async def ask(self, judged: Judged) -> ApprovalDecision:
         run = self._run
@@ -288,23 +324,18 @@ async def permitted(
 
 
 async def foreseen(
-    tool: Tool, policies: Iterable[Permissions], inquiry: Inquiry
+    tool: Tool, policies: Sequence[Permissions], inquiry: Inquiry
 ) -> tuple[str, str]:
     """Return why a call would be refused, and why a person would be asked; empty if that is not so.
 
-    It is so by the policies of its toolkit, or because its tool wants a person to be asked.
+    As of `HostJudgement`, there is a policy, or the tool wants a person to be asked.
     """
-    asks = ""
-    for policy in policies:
-        decision, _ = await judge(lambda _, policy=policy: policy, inquiry.call, inquiry.ask)  # type: ignore[misc]
-        if decision.behavior == "deny":
-            return printable(decision.reason, MAX_MESSAGE_CHARS), ""
-        if decision.behavior == "ask":
-            asks = asks or printable(decision.reason, MAX_MESSAGE_CHARS)
     call = inquiry.call
-    if not asks and tool.approval and run_of(call.context).enforces_approval:
-        asks = _demand_of(call.tool.name)
-    return "", asks
+    decision, _ = await HostJudgement(tool, policies, run_of(call.context)).judge(call, inquiry)
+    reason = printable(decision.reason, MAX_MESSAGE_CHARS)
+    if decision.behavior == "deny":
+        return reason, ""
+    return "", reason if decision.behavior == "ask" else ""
 
 
 def _demand_of(tool: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from support.parts.models import definition
 from support.parts.router_harness import RouterHarness, phase, port_of
 from toolbus import ApiScope
 from toolbus.errors import ApprovalExpired, QuotaExceeded, RoomException
@@ -30,7 +31,9 @@ from toolbus.wire import (
 from toolbus_server import identity_usage
 from toolbus_server.calls import holds as hold_rules
 from toolbus_server.calls.call_state import CallHold
+from toolbus_server.calls.holds import may_settle
 from toolbus_server.calls.router import Connection
+from toolbus_server.registry.models import Visibility
 from toolbus_server.rooms.event_feed import EventFeeds
 from toolbus_server.rooms.hold_requests import HoldRequests
 from toolbus_server.rooms.scheduling import FairScheduler
@@ -404,11 +407,30 @@ def test_settled_holds_are_found_for_ten_minutes_and_keep_no_call(
             assert room.requests.settle(alice, request) == {"outcome": "approved"}
         holds.append(hold)
     assert list(room.room_holds.settled) == [hold.id for hold in holds[1:]]
-    assert all(hold.call is None and not hold.body for hold in holds)
+    assert all(hold.call is None and hold.asker is None and not hold.body for hold in holds)
     assert changes["arguments"] not in holds[3].answer
     room.clock.advance(600)
     room.room_holds.drop_old(room.clock.now)
     assert not room.room_holds.settled
+
+
+def test_settled_hold_is_shown_to_the_same_people_without_its_toolkit(room: HeldRoom) -> None:
+    """HOLD-8: its definition, which may be large, is not held in memory meanwhile."""
+    alice, host = room.connection("alice"), room.connection("host")
+    approver = ApiScope(approve_all=["*"])
+    people = [alice, *(room.connection(name, api=approver) for name in ("shared", "other"))]
+    shares = frozenset({"name:alice", "name:shared"})
+    room.room.state.register(
+        host.participant, definition("t", "run"), public=False, shared_with=shares
+    )
+    room.call(alice, 1, participant="host")
+    hold = room.hold(host, alice.calls[1].dispatch_id)
+    assert [may_settle(one.participant, hold) for one in people] == [True, True, False]
+    room.leave(host)
+    room.clock.advance(0)
+    assert hold.outcome == "lost"
+    assert [may_settle(one.participant, hold) for one in people] == [True, True, False]
+    assert isinstance(hold.tool.toolkit, Visibility)
 
 
 def test_retry_after_a_lost_host_replaces_its_hold(room: HeldRoom) -> None:

@@ -81,7 +81,7 @@ def test_agent_waits_for_its_tools_answers_and_goes_on_after_a_restart(
     model = scripted(
         tmp_path, {"uses": [{"name": "clock.now"}, wait]}, {"text": "Noon."}, {"text": "Later."}
     )
-    keeping = (*model, "--state", str(tmp_path / "states.db"), "--mode", "default")
+    keeping = (*model, "--state", str(tmp_path / "states.db"), "--mode", "dont_ask")
     flags = ("--name", "helper", *keeping, "--require", "doors", "--offer", "clock", "--json")
     with toolbus.start("agent", *flags) as helper:
         assert helper.process.stderr is not None
@@ -93,7 +93,7 @@ def test_agent_waits_for_its_tools_answers_and_goes_on_after_a_restart(
             refused = toolbus.run_here(*ASK, "text=When?", CLOCK, "--token", token.strip())
             ended = helper.end(signal.SIGTERM)
     results = [(each["tool"], each["state"]) for each in answer if each["type"] == "tool_result"]
-    # Of somebody else's toolkit nothing counts as read-only, and there is nobody to be asked.
+    # Of somebody else's toolkit nothing counts as read-only, and nobody is asked.
     assert sorted(results) == [("clock.now", "ok"), ("doors.slow", "denied")]
     assert (answer[-1]["type"], answer[-1]["text"]) == ("end", "Noon.")
     assert (refused.code, refused.error["code"]) == (3, "permission_denied")
@@ -134,7 +134,7 @@ def test_agent_believes_tools_of_its_user_and_of_owners_that_it_trusts(
         helper_line = replace(toolbus, variables={**toolbus.variables, **home})
     with (
         toolbus.hosting(f"kits:{kit}", *owner),
-        agent(helper_line, *model, "--require", kit, *flags),
+        agent(helper_line, *model, "--mode", "dont_ask", "--require", kit, *flags),
     ):
         answer = events(toolbus.run_here(*ASK, "text=Read.", "--name", "ann"))
     (result,) = (event for event in answer if event["type"] == "tool_result")

@@ -18,7 +18,7 @@ import pytest
 
 from support.patience import PATIENCE_S
 from support.processes.command_line import CommandLine, Running, heard_interrupts
-from support.processes.terminal_person import KEYS, Person
+from support.processes.terminal_person import KEYS, REASON, Person
 
 PROGRAM = "import runpy; runpy.run_module('toolbus', run_name='__main__', alter_sys=True)"
 PROMPT = "you> "
@@ -76,6 +76,30 @@ AGENT = textwrap.dedent(
         ):
             print("ready", flush=True)
             await room.closed()
+
+    asyncio.run(main())
+    """
+)
+VAULT = textwrap.dedent(
+    """
+    from toolbus import Toolkit, tool
+
+    @tool(approval=True)
+    async def drop(name: str) -> str:
+        return f"dropped {name}"
+
+    vault = Toolkit("vault", [drop])
+    """
+)
+APPROVE = textwrap.dedent(
+    """
+    import asyncio
+    from toolbus import RoomClient
+
+    async def main():
+        async with RoomClient() as room:
+            for hold in await room.holds():
+                await room.approve(hold, {"name": "another"})
 
     asyncio.run(main())
     """
@@ -266,6 +290,46 @@ def test_interrupted_answer_says_whether_any_tool_ran(
         os.kill(person.pid, number)
         assert person.ended() == (5 if number == signal.SIGINT else 143)
         assert f"(executed: {executed})" in person.screen
+
+
+def test_what_an_agent_elsewhere_waits_for_is_answered_in_place(
+    toolbus: CommandLine, tmp_path: Path
+) -> None:
+    (toolbus.folder / "vault.py").write_text(VAULT, encoding="utf-8")
+    (toolbus.folder / "approve.py").write_text(APPROVE, encoding="utf-8")
+    use = {"name": "vault.drop", "arguments": {"name": "all"}}
+    replies = write_replies(tmp_path / "guard.jsonl", {"uses": [use]}, {"text": "Done."})
+    agent = ("agent", "--name", "guard", "--require", "vault", "--model", f"scripted:{replies}")
+    with toolbus.hosting("vault:vault", "--name", "bob"), toolbus.start(*agent) as guard:
+        assert "hosting guard" in guard.line()
+        with chatting(toolbus, "guard") as person:
+            person.type("drop it\n")
+            shown = person.reads(KEYS)
+            assert "waits for approval: vault.drop, id " in shown
+            assert "the caller itself, before it makes the call" in shown  # bob is not trusted
+            person.type("a")
+            shown = person.reads(KEYS)
+            assert "approval: approved" in shown
+            assert "waits for approval: vault.drop, id " in shown  # at its host
+            assert '"name": "all"' in shown
+            with toolbus.running("approve.py") as other:  # the user, elsewhere
+                assert other.ended().code == 0
+            shown = person.reads(PROMPT)
+            assert "approval: approved" in shown
+            assert "vault.drop ok" in shown
+            assert "dropped another" in shown
+            assert "Done." in shown
+        # The host of a trusted owner asks: the agent of this process leaves the question to it.
+        own = ("--model", f"scripted:{replies}", "--require", "vault", "--trust", "bob")
+        with chatting(toolbus, *own) as person:
+            person.type("drop it\n")
+            assert "called by" in person.reads(KEYS)
+            person.type("d")
+            person.reads(REASON)
+            person.type("not today\n")
+            shown = person.reads(PROMPT)
+            assert "approval: denied" in shown
+            assert "not today" in shown
 
 
 def test_chat_with_its_own_agent_builds_what_it_offers(

@@ -72,7 +72,7 @@ class ThreeDeep:
     async def both(self, context: ToolContext, text: str) -> list[Any]:
         room = context.room
         first = room.call("middle.pass_on", text=f"{text} 1")
-        return await asyncio.gather(first, room.call("inner.write", text=f"{text} 2"))
+        return [*await asyncio.gather(first, room.call("inner.write", text=f"{text} 2"))]
 
     @tool(timeout_s=_LIMIT_S)
     async def agent(self, context: ToolContext, text: str) -> str:

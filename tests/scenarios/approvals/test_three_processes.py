@@ -22,7 +22,7 @@ async def ends_of(caller: Program, number: int) -> dict[str, tuple[Any, list[str
 
 
 @pytest.mark.parametrize(
-    ("step", "options", "end", "outcome", "ran"),
+    ("step", "options", "end", "seen", "ran"),
     [
         (["approve"], {}, {"value": "wrote f0"}, "approved", "f0: a\n"),
         (
@@ -56,13 +56,13 @@ async def ends_of(caller: Program, number: int) -> dict[str, tuple[Any, list[str
         ),
     ],
 )
-async def test_what_a_person_decides_is_what_runs(
+async def test_what_a_person_decides_is_what_runs(  # noqa: PLR0913 - a column each
     server: TestServer,
     tmp_path: Path,
     step: list[Any],
     options: dict[str, Any],
     end: Any,
-    outcome: str,
+    seen: str,
     ran: str,
 ) -> None:
     """HOLD-3, HOLD-6, HOLD-14."""
@@ -74,7 +74,7 @@ async def test_what_a_person_decides_is_what_runs(
         program(server, "ann", "call", 1, {**_ALL, **options}) as caller,
     ):
         assert await person.next() == ["asked", {"path": "f0", "text": "a"}, "to try it"]
-        assert await ends_of(caller, 1) == {"f0": (end, ["open", outcome])}
+        assert await ends_of(caller, 1) == {"f0": (end, ["open", seen])}
         assert witness.read_text() == ran
 
 

@@ -23,8 +23,10 @@ from toolbus import (
     InvalidArguments,
     InvalidResult,
     PermissionDenied,
+    Permissions,
     RoomClient,
     RoomException,
+    Rule,
     ToolContext,
     Toolkit,
     tool,
@@ -40,7 +42,7 @@ from toolbus.wire import (
     ToolManifest,
     pack_body,
 )
-from toolbus_server.testing import TestServer
+from toolbus_server.testing import TestServer, room_of
 
 RAN: list[str] = []
 """The commands that were run, not only asked about."""
@@ -291,6 +293,38 @@ async def test_an_older_server_is_only_asked_what_it_knows() -> None:
             with pytest.raises(PermissionDenied, match=r"^no$"):
                 await ann.assess("shell.run", {"command": "ls"})
             await serving
+
+
+ASKS = Permissions("bypass", [Rule(behavior="ask", tool="shell.wipe")])
+DENIES = Permissions("bypass", [Rule(behavior="deny", tool="shell.wipe")])
+
+
+@pytest.mark.parametrize(
+    ("policy", "approval", "asks", "refusal"),
+    [
+        (None, False, "", ""),
+        (None, True, "shell.wipe asks that a person approves each call", ""),
+        (Permissions("bypass"), True, "shell.wipe asks that a person approves each call", ""),
+        (ASKS, False, "The rule ask shell.wipe", ""),
+        (ASKS, True, "The rule ask shell.wipe", ""),
+        (DENIES, True, "", "The rule deny shell.wipe"),
+    ],
+)
+async def test_host_says_whether_it_would_ask_a_person(
+    policy: Permissions | None, approval: bool, asks: str, refusal: str
+) -> None:
+    @tool(approval=approval)
+    async def wipe() -> None: ...
+
+    async with room_of("ops", "ann") as (ops, ann):
+        async with ops.host(Toolkit("shell", [wipe], policy=policy)):
+            found = await ann.assess("shell.wipe", {})
+            explained = await ann.explain("shell.wipe", {})
+    for words, said in ((asks, found.asks), (refusal, found.refusal)):
+        assert said.startswith(words)
+        assert bool(said) is bool(words)
+    assert explained.would_run is not bool(refusal)
+    assert explained.assessment == found
 
 
 @pytest.mark.redis

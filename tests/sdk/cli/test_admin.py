@@ -91,6 +91,8 @@ def test_a_denial_that_no_policy_enforces_is_shown_as_such(
     assert words in capsys.readouterr().out
     show_assessment(Assessment("deny", refusal="rule"), as_json=False)
     assert words not in capsys.readouterr().out
+    show_assessment(Assessment("pass", asks="mode\r"), as_json=False)
+    assert r"its host would ask a person first: mode\r" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

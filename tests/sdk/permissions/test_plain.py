@@ -38,6 +38,7 @@ FULL = Assessment(
     source="manifest",
     reaches="github.push",
     refusal="rule deny shell.run",
+    asks="mode default",
 )
 
 
@@ -94,6 +95,7 @@ def test_the_largest_parts_fit_into_an_assessment() -> None:
         {"behavior": "pass", "hint": "x" * 2_001},
         {"behavior": "pass", "reaches": "a" * 130},
         {"behavior": "pass", "refusal": "x" * 2_001},
+        {"behavior": "pass", "asks": "x" * 2_001},
     ],
 )
 def test_what_is_no_assessment_is_refused(value: Any) -> None:

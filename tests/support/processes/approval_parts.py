@@ -1,6 +1,6 @@
-"""A host whose tool waits for a person, a caller, and a person who follows a script: three programs.
+"""A host whose tool waits for a person, a caller, and a person who follows a script.
 
-Each prints one line of JSON for everything that a test waits for; the first says that it is ready.
+Each is a program. It prints one line of JSON for everything that a test waits for; the first says that it is ready.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ WITNESS = "WITNESS"
 
 
 def tell(value: Any) -> None:
-    print(json.dumps(value), flush=True)
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
 
 
 async def host(room: RoomClient) -> None:
@@ -32,7 +33,7 @@ async def host(room: RoomClient) -> None:
 
     @tool(approval=True)
     async def write(path: str, text: str) -> str:
-        with Path(os.environ[WITNESS]).open("a") as witness:
+        with Path(os.environ[WITNESS]).open("a") as witness:  # noqa: ASYNC230 - a line of a test
             witness.write(f"{path}: {text}\n")
         return f"wrote {path}"
 
@@ -63,7 +64,7 @@ async def decide(room: RoomClient, number: int, think_s: float, step: list[Any])
     """Wait for `number` calls, and decide about them in random order, each after a while."""
     async with room.events(["holds"]) as events:
         tell("ready")
-        added = []
+        added: list[str] = []
         while len(added) < number:
             event = await anext(events)
             if event.name == "hold_added" and event.hold is not None:
@@ -84,7 +85,8 @@ async def decide(room: RoomClient, number: int, think_s: float, step: list[Any])
 
 async def main(part: str, *arguments: Any) -> None:
     async with RoomClient() as room:
-        await {"host": host, "call": call, "decide": decide}[part](room, *arguments)
+        parts: dict[str, Any] = {"host": host, "call": call, "decide": decide}
+        await parts[part](room, *arguments)
 
 
 class Program:

@@ -28,7 +28,13 @@ from toolbus.errors import Unavailable
 from toolbus.hosting.hosted_call import HostedCall
 from toolbus.hosting.output_stream import InputReceiver, OutputStream
 from toolbus.room.room import connection_of
-from toolbus_server.calls.call_state import CallStreams, InFlightCall, StreamDirection
+from toolbus_server.calls.call_state import (
+    Approval,
+    CallStreams,
+    CallWait,
+    InFlightCall,
+    StreamDirection,
+)
 
 __all__ = [
     "CALL_TYPES",
@@ -41,7 +47,9 @@ __all__ = [
 
 CALL_TYPES: frozenset[type] = frozenset(
     {
+        Approval,
         CallStreams,
+        CallWait,
         ChunkReader,
         ChunkStream,
         ChunkSender,

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from support.storm.plan import STREAMS, PlannedCall
+from support.storm.plan import HELD, STREAMS, PlannedCall
 from support.storm.verdict import LEFT, OK, CallOutcome
 from support.storm.witness import large_text, pattern
-from toolbus import FileChunk, RoomClient, RoomException
+from toolbus import FileChunk, HeldCall, RoomClient, RoomException
 
 __all__ = ["Ledger", "Pulse", "make_calls", "own_failures_unlogged"]
 
@@ -90,6 +90,7 @@ class _Reading:
     def __init__(self, planned: PlannedCall) -> None:
         self.planned = planned
         self.paused_s = 0.0
+        self._held_at: float | None = None
         self.got = 0
         self.in_order = True
         self.left = False
@@ -100,6 +101,18 @@ class _Reading:
         began_at = time.monotonic()
         await asyncio.sleep(self.planned.reads_s)
         self.paused_s += time.monotonic() - began_at
+
+    def note_wait(self, held: HeldCall) -> None:
+        """Count the time in which the call waits for a person."""
+        self.end_wait()
+        if held.is_open:
+            self._held_at = time.monotonic()
+
+    def end_wait(self) -> None:
+        """Count that of the current wait, if there is one."""
+        if self._held_at is not None:
+            self.paused_s += time.monotonic() - self._held_at
+            self._held_at = None
 
     def take(self, row: Any) -> None:
         """Count a value of a stream."""
@@ -142,6 +155,7 @@ async def _do(room: RoomClient, planned: PlannedCall) -> CallOutcome:
         chunks = error.details.get("chunks")
         facts = {"code": error.code, "executed": error.executed, "chunks": chunks}
         facts["words"] = error.message
+    reading.end_wait()
     if reading.left:
         facts = {"code": LEFT, "executed": "maybe"}
     return CallOutcome(
@@ -183,6 +197,8 @@ async def _ask(room: RoomClient, planned: PlannedCall, reading: _Reading) -> Non
         arguments["work_s"] = planned.work_s
     if planned.tool == "large":
         arguments["size"] = planned.size
+    if planned.tool in HELD:
+        options |= {"approval_timeout_s": planned.approval_timeout_s, "on_held": reading.note_wait}
     chunk = await room.invoke(f"storm.{planned.tool}", arguments, **options)
     reading.value = await _hash_of(chunk, reading) if planned.tool == "blob" else chunk.value
     if planned.tool == "large":  # the text itself is not kept, as there are thousands

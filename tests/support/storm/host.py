@@ -66,13 +66,19 @@ def _unary(notes: _Notes) -> list[Any]:
     @tool
     async def nest(context: ToolContext, key: int, work_s: float = 0.0) -> int:
         with notes.run(context, key):
-            principal = context.on_behalf_of
-            inner = await context.room.invoke(
-                "storm.once",
-                {"key": -key, "work_s": work_s},
-                on_behalf_of=None if principal is None else principal.name,
-            )
-            return -int(inner.value)
+            return await _nested(context, "once", key, work_s)
+
+    @tool(approval=True)
+    async def approved(context: ToolContext, key: int, work_s: float = 0.0) -> int:
+        with notes.run(context, key):
+            context.emit(key)
+            await asyncio.sleep(work_s)
+            return key
+
+    @tool
+    async def nest_approved(context: ToolContext, key: int, work_s: float = 0.0) -> int:
+        with notes.run(context, key):
+            return await _nested(context, "approved", key, work_s)
 
     @tool(max_concurrency=8)
     def thread(context: ToolContext, key: int, work_s: float = 0.0) -> int:
@@ -94,7 +100,18 @@ def _unary(notes: _Notes) -> list[Any]:
             await asyncio.sleep(work_s)
             return large_text(key, size)
 
-    return [once, again, nest, thread, fail, large]
+    return [once, again, nest, approved, nest_approved, thread, fail, large]
+
+
+async def _nested(context: ToolContext, tool_name: str, key: int, work_s: float) -> int:
+    """Make the call within another one, for whom that one is made."""
+    principal = context.on_behalf_of
+    inner = await context.room.invoke(
+        f"storm.{tool_name}",
+        {"key": -key, "work_s": work_s},
+        on_behalf_of=None if principal is None else principal.name,
+    )
+    return -int(inner.value)
 
 
 def _row(key: int, number: int, size: int) -> list[Any]:

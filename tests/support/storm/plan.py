@@ -12,6 +12,7 @@ from random import Random
 
 __all__ = [
     "CALLERS",
+    "HELD",
     "IDEMPOTENT",
     "STREAMS",
     "Fault",
@@ -41,8 +42,12 @@ _WEIGHTS = {
     "keep": 2,
     "blob": 2,
     "large": 4,
+    "approved": 12,
+    "nest_approved": 4,
 }
-_UNARY = frozenset({"once", "again", "nest", "thread", "fail", "large"})
+HELD = frozenset({"approved", "nest_approved"})
+"""Tools that wait for a person, or call one that does: one call in five."""
+_UNARY = frozenset({"once", "again", "nest", "thread", "fail", "large"}) | HELD
 CALLERS = 4
 """The number of callers; their names are `caller-0` and so on."""
 
@@ -72,6 +77,8 @@ class PlannedCall:
     """Seconds that its caller takes for each value."""
     progress: bool = False
     retry: bool = True
+    approval_timeout_s: float | None = None
+    """How long it waits for a person, if it is of `HELD`."""
     on_behalf_of: str | None = None
     """The name of the caller for whom it is made, and a nested call within it."""
 
@@ -112,7 +119,8 @@ def _unary(random: Random, key: int, tool: str) -> PlannedCall:
         gives_up_s=_maybe(random, 0.15, 0.0, 0.002, 0.01, 0.1),
         progress=random.random() < 0.1,
         retry=random.random() < 0.8,
-        on_behalf_of=_principal(random, 0.4 if tool == "nest" else 0.05),
+        approval_timeout_s=random.choice([0.0, 0.05, 2.0, 2.0]) if tool in HELD else None,
+        on_behalf_of=_principal(random, 0.4 if tool in ("nest", "nest_approved") else 0.05),
         size=random.choice([70_000, 70_000, 150_000, 600_000]) if tool == "large" else 0,
     )
 
@@ -144,14 +152,14 @@ def _long(random: Random, key: int, tool: str) -> PlannedCall:
 
 
 def planned_faults(seed: str, *, server: bool) -> Iterator[Fault]:
-    """Draw the faults of processes, endlessly.
+    """Draw the faults of hosts and of the person who approves, and of servers, endlessly.
 
     Args:
         seed: The storm's.
         server: Whether servers fail too.
     """
     random = Random(f"{seed} processes {server}")
-    of_hosts = ("kill host", "stop host", "drain host", "supersede host")
+    of_hosts = ("kill host", "stop host", "drain host", "supersede host", "kill approver")
     of_server = ("drain server", "drain server", "kill server")
     is_servers_turn = server
     while True:

@@ -19,7 +19,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from support.deploy.balancer import Balancer, balancer
-from support.processes.launch import clean_environment
+from support.processes import approver
+from support.processes.launch import ChildProcess, clean_environment
 from support.redis.server import RedisServer
 from support.storm.plan import Fault
 from toolbus import ApiScope, Key, KeyRing, ParticipantToken, RoomClient
@@ -106,6 +107,8 @@ class StormProcesses:
         self._version = 1
         self.servers: list[StormProcess] = []
         self.hosts: list[StormProcess] = []
+        self.approver: ChildProcess | None = None
+        """None with a Redis: no call waits for a person then."""
         self.proxies: list[FaultProxy] = []
         self.happened: list[str] = []
 
@@ -118,9 +121,9 @@ class StormProcesses:
         """The addresses of all servers."""
         return [self.url(number) for number in range(len(self._ports))]
 
-    def token(self, name: str) -> str:
-        """Mint a token with all grants."""
-        token = ParticipantToken(name=name, room=[ROOM], api=ApiScope.full())
+    def token(self, name: str, api: ApiScope | None = None) -> str:
+        """Mint a token, by default with all grants."""
+        token = ParticipantToken(name=name, room=[ROOM], api=api or ApiScope.full())
         return token.to_jwt(self._key, ttl_s=3600)
 
     def caller(self, number: int) -> RoomClient:
@@ -154,8 +157,19 @@ class StormProcesses:
         }
         return await StormProcess.start("host.py", [str(self.witness)], variables, self.log)
 
+    async def start_approver(self) -> None:
+        """Start the person who decides about calls that wait."""
+        variables = {
+            "TOOLBUS_URL": self.url(0),
+            "TOOLBUS_ROOM": ROOM,
+            "TOOLBUS_TOKEN": self.token(approver.NAME, approver.SCOPE),
+        }
+        self.approver = await ChildProcess.start([sys.executable, approver.__file__], variables)
+
     async def end(self) -> None:
         """End all processes."""
+        if self.approver is not None:
+            await self.approver.kill()
         for each in [*self.hosts, *self.servers]:
             if each.process.returncode is None:
                 each.process.send_signal(signal.SIGCONT)
@@ -196,6 +210,12 @@ class StormProcesses:
         """Replace a host by one with a newer definition; the others get no more new calls."""
         self._version += 1
         await self._drain_host(fault)
+
+    async def _kill_approver(self, fault: Fault) -> None:
+        if self.approver is not None:
+            await self.approver.kill()
+            await asyncio.sleep(fault.lasts_s)
+            await self.start_approver()
 
     async def _stop_host(self, fault: Fault) -> None:
         process = self.hosts[fault.target % HOSTS].process
@@ -282,6 +302,7 @@ _FAULT_METHODS: dict[str, Callable[[StormProcesses, Fault], Awaitable[None]]] = 
     "drain host": StormProcesses._drain_host,
     "supersede host": StormProcesses._supersede_host,
     "drain server": StormProcesses._drain_server,
+    "kill approver": StormProcesses._kill_approver,
     "kill server": StormProcesses._kill_server,
     "stop server": StormProcesses._stop_server,
     "kill redis": StormProcesses._kill_redis,
@@ -307,6 +328,8 @@ async def storm_processes(
     async with AsyncExitStack() as stack:
         stack.push_async_callback(made.end)
         await made.start_servers()
+        if redis is None:
+            await made.start_approver()
         target = made.url(0)
         if redis is not None:
             address: Balancer = await stack.enter_async_context(balancer())

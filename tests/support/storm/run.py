@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from support.processes import approver
 from support.redis.server import RedisServer
 from support.rooms.leftovers import entries_of, settled_holdings
 from support.rooms.unharmed_server import no_logged_errors
@@ -39,8 +40,6 @@ SECONDS = os.environ.get("TOOLBUS_STORM_S")
 TASKS = 6
 STRETCHES = (1 / 3, 1 / 3, 1 / 3)
 """Of all the time; servers fail only in the first of them."""
-PEOPLE = [*(f"caller-{number}" for number in range(CALLERS)), *["host"] * HOSTS]
-"""The participants, by name."""
 MOST_MEMORY = 1.1
 """The server's memory at the end, as a multiple of its memory after the second of three stretches.
 """
@@ -143,12 +142,15 @@ class Storm:
 
     def _left_in(self, counts: list[dict[str, Any]]) -> list[str]:
         servers = counts[1:-HOSTS]
+        people = [*(f"caller-{number}" for number in range(CALLERS)), *["host"] * HOSTS]
+        if self.processes.approver is not None:
+            people.insert(0, approver.NAME)
         left = [
             f"server {number}: {each['connections']} are there, {each['hosts']} host"
             for number, each in enumerate(servers)
-            if (each["connections"], each["hosts"]) != (HOSTS + CALLERS, HOSTS)
+            if (each["connections"], each["hosts"]) != (len(people), HOSTS)
         ]
-        left += _unexpected_participants([each["people"] for each in servers])
+        left += _unexpected_participants(people, [each["people"] for each in servers])
         # A client that moves takes its tasks along: servers are compared in sum.
         sums = [counts[0], _added_up(servers), *counts[-HOSTS:]]
         names = ["callers", "servers", *(f"host {number}" for number in range(HOSTS))]
@@ -181,11 +183,11 @@ class Storm:
         return f"{calls} calls: {codes}, {executed}; {happened}; {late_s:.1f} s late"
 
 
-def _unexpected_participants(stack: list[list[list[str]]]) -> Iterator[str]:
+def _unexpected_participants(people: list[str], stack: list[list[list[str]]]) -> Iterator[str]:
     """Describe participants and connections at servers that are none of the storm's."""
     for number, there in enumerate(stack):
         names = [name for name, _ in there]
-        if names != PEOPLE:
+        if names != people:
             yield f"server {number}: those who are there are {names}"
         elif there != stack[0]:
             yield f"server {number}: there are {there}, at server 0 {stack[0]}"
@@ -205,7 +207,7 @@ def _added_up(counts: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _more(counted: dict[str, Any], before: dict[str, Any] | None) -> Iterator[str]:
     """Name what is left over: any object of a call, and of other things more than before."""
-    for name in ("entries", "in_flight", "host_in_flight", "streams", "ahead"):
+    for name in ("entries", "in_flight", "host_in_flight", "streams", "ahead", "held"):
         if counted.get(name):
             yield f"{name} {counted[name]}"
     if counted["objects"]:

@@ -40,6 +40,8 @@ BETWEEN_NODES = frozenset({"stream_broken"})
 """Codes of those that a loss between nodes explains."""
 _BY_ITSELF = frozenset({"fail", "count", "count_in_thread"})
 """Tools that raise if their call asked for it."""
+_NESTING = frozenset({"nest", "nest_approved"})
+"""Tools that raise what a call of theirs ends with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +192,7 @@ def _bad_end(planned: PlannedCall, report: CallOutcome) -> Iterator[str]:
         return
     if planned.tool in STREAMS and planned.tool in _BY_ITSELF and report.got != planned.fails_at:
         yield f"a tool that raised behind {report.got} values"
-    if planned.tool not in _BY_ITSELF and planned.tool != "nest":
+    if planned.tool not in _BY_ITSELF | _NESTING:
         yield "a tool that raised by itself"
 
 

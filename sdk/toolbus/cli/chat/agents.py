@@ -6,17 +6,19 @@ Everything here runs on the event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from opentelemetry import trace
 
-from toolbus.chunks.chunk_types import FileChunk
+from toolbus.agents.agent_events import held_event
+from toolbus.chunks.chunk_types import Chunk, FileChunk
 from toolbus.cli.chat.interrupts import Interrupted
 from toolbus.cli.room_options import CommandRoom
 from toolbus.cli.suggestions import listed
+from toolbus.client.held_calls import HeldCall
 from toolbus.diagnostics.exit_codes import CallTarget, UsageError, with_step
 from toolbus.errors import (
     ConnectionLost,
@@ -83,7 +85,8 @@ class RemoteAgent:
         waits: bool,
     ) -> None:
         self.name: str = found.name
-        self._room = room
+        self.room: CommandRoom = room
+        """Where calls of it that wait may be approved."""
         self._owner: str | None = None
         if not found.public:
             self._owner = found.full_owner
@@ -95,7 +98,7 @@ class RemoteAgent:
 
     async def ask(self, text: str) -> AsyncGenerator[ChatEvent, None]:
         """Ask a question; wait for the agent first if it is away."""
-        span = TurnSpan.begin(Tracing(), self.name, self._room.room, None)
+        span = TurnSpan.begin(Tracing(), self.name, self.room.room, None)
         failure: BaseException | None = None
         if span is not None:
             yield TraceId(f"{trace.get_current_span().get_span_context().trace_id:032x}")
@@ -114,7 +117,7 @@ class RemoteAgent:
         was_there = False
         while True:
             # A lost connection would be waited for in silence, and for a minute at most.
-            is_away = self._waits and not self._room.is_connected
+            is_away = self._waits and not self.room.is_connected
             if not is_away:
                 try:
                     async with aclosing(self._events(text)) as events:
@@ -127,7 +130,7 @@ class RemoteAgent:
                     if not self._waits or error.executed != "no" or not can_return:
                         raise
                     # A request would wait for a lost connection in silence.
-                    is_there = self._room.is_connected and await self._is_there()
+                    is_there = self.room.is_connected and await self._is_there()
                     # It may be back by now. If the error is the same again, waiting changes
                     # nothing: its toolkit has no tool `ask`, for example.
                     if is_there and was_there:
@@ -144,19 +147,28 @@ class RemoteAgent:
         if self._waits:
             # Without the waits of a call: they end after seconds, and tell nothing meanwhile.
             options = {"retry": False, "wait_for_host_s": 0}
-        async with self._room.stream(
+        held: asyncio.Queue[HeldCall] = asyncio.Queue()
+        async with self.room.stream(
             f"{self.name}.{_ASK}",
             {"text": text, **self._about},
             participant=self._owner,
+            on_held=held.put_nowait,
             **options,
         ) as chunks:
             has_ended = False
-            async for chunk in chunks:
-                if isinstance(chunk, FileChunk):
-                    yield chunk
-                elif isinstance(chunk.value, dict):
-                    has_ended = chunk.value.get("type") == "end"
-                    yield chunk.value
+            async with aclosing(_merged(chunks, held)) as items:
+                async for item in items:
+                    if isinstance(item, HeldCall):
+                        yield held_event(item)
+                    elif isinstance(item, FileChunk):
+                        yield item
+                    elif isinstance(item.value, dict):
+                        kind = item.value.get("type")
+                        has_ended = kind == "end"
+                        # The server says it itself, of the agent's own questions too, and what it
+                        # says holds for this participant.
+                        if kind not in ("held", "resumed"):
+                            yield item.value
         if not has_ended:  # it is not an agent: a script must not take this for an answer
             raise InvalidResult(f"the answer of {self.name} has no end")
 
@@ -167,7 +179,7 @@ class RemoteAgent:
         """
         while True:
             try:
-                async with self._room.events(["toolkits"]) as events:
+                async with self.room.events(["toolkits"]) as events:
                     await self._seen(events)
                 return
             except _AWAY as error:  # the connection is lost, and was not back in time
@@ -182,25 +194,25 @@ class RemoteAgent:
             is_own = event.toolkit is None or event.toolkit.name == self.name
             if is_own and await self._is_there():
                 return
-        await self._room.closed()
+        await self.room.closed()
         raise Unavailable("the room has ended", executed="no", retryable=False)
 
     async def _is_there(self) -> bool:
         try:
-            proxy = await self._room.toolkit(self.name, self._owner)
+            proxy = await self.room.toolkit(self.name, self._owner)
         except NotFound:
             return False
         return proxy.info.hosts > 0
 
     async def about(self) -> dict[str, Any]:
         """Return what the agent says of itself and of its tools."""
-        chunk = await self._room.invoke(f"{self.name}.about", self._about, participant=self._owner)
+        chunk = await self.room.invoke(f"{self.name}.about", self._about, participant=self._owner)
         return chunk.value if isinstance(chunk.value, dict) else {}
 
     async def forget(self) -> None:
         """Begin the conversation anew."""
         arguments = {"conversation": self._conversation}
-        await self._room.invoke(f"{self.name}.forget", arguments, participant=self._owner)
+        await self.room.invoke(f"{self.name}.forget", arguments, participant=self._owner)
 
     def set_mode(self, mode: str) -> None:
         """Refuse: the process that runs the agent decides its permissions."""
@@ -210,7 +222,10 @@ class RemoteAgent:
 class LocalAgent:
     """An agent of this process; it is started."""
 
-    def __init__(self, agent: Agent, *, tools: Sequence[Any], conversation: str) -> None:
+    def __init__(
+        self, room: CommandRoom, agent: Agent, *, tools: Sequence[Any], conversation: str
+    ) -> None:
+        self.room: CommandRoom = room
         self.name: str = agent.name
         self.target: CallTarget | None = None
         self._agent = agent
@@ -270,6 +285,36 @@ class LocalAgent:
 
 ChatAgent: TypeAlias = RemoteAgent | LocalAgent
 """An agent of a chat, with one conversation."""
+
+
+async def _merged(
+    chunks: AsyncIterator[Chunk], held: asyncio.Queue[HeldCall]
+) -> AsyncGenerator[Chunk | HeldCall, None]:
+    """Yield chunks, and between them that the call waits for a person, or goes on.
+
+    A chunk is read once the one before it was used: that skips the rest of a file.
+    """
+    waiting = asyncio.ensure_future(held.get())
+    reading: asyncio.Future[Chunk | None] | None = None
+    try:
+        while True:
+            if reading is None:
+                reading = asyncio.ensure_future(anext(chunks, None))
+            left: list[asyncio.Future[Any]] = [reading, waiting]
+            await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+            if waiting.done():
+                yield waiting.result()
+                waiting = asyncio.ensure_future(held.get())
+                continue
+            chunk, reading = reading.result(), None
+            if chunk is None:
+                return
+            yield chunk
+    finally:
+        waiting.cancel()
+        if reading is not None:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
 
 
 async def find_agent(room: CommandRoom, name: str, participant: str | None) -> ToolkitInfo:

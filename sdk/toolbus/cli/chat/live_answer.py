@@ -11,11 +11,11 @@ from typing import Generic, TypeVar
 
 from toolbus.cli.chat.interrupts import Interrupted, Interrupts
 from toolbus.errors import RoomException
-from toolbus.turns.approvals import ApprovalDecision, ApprovalRequest, Approver
 
 __all__ = ["Live", "Pause", "once"]
 
 T = TypeVar("T")
+A = TypeVar("A")
 _MAX_UNREAD = 256
 """Events that wait for the terminal; then the agent waits, as at a slow reader of a stream."""
 _TICK_S = 0.25
@@ -75,13 +75,13 @@ class Live(Generic[T]):
         if self._cancels > 1:
             self._events.put(None)
 
-    async def ask(self, request: ApprovalRequest, approve: Approver) -> ApprovalDecision:
-        """Ask a person while nothing is printed. Runs on the loop."""
+    async def ask(self, asking: Callable[[], Awaitable[A]]) -> A:
+        """Ask a person while nothing is printed, and return the answer. Runs on the loop."""
         pause = Pause()
         self._events.put((pause,))
         try:
             await pause.is_quiet.wait()
-            return await approve(request)
+            return await asking()
         finally:
             pause.has_ended.set()
 

@@ -19,6 +19,7 @@ __all__ = [
     "dropped_line",
     "file_line",
     "fitted",
+    "hold_line",
     "inner_event",
     "inner_text_line",
     "result_line",
@@ -124,6 +125,22 @@ def dropped_line(event: Mapping[str, Any]) -> str:
     """Return the line of a `dropped`."""
     reason = one_line(text_in(event, "reason"), _WIDEST)
     return f"(the model does not see all that was said before: {reason})"
+
+
+def hold_line(event: Mapping[str, Any], width: int) -> str:
+    """Return the line of a `held`: what waits, and by which id; or of a `resumed`."""
+    if event.get("type") == "resumed":
+        return fitted(f"  approval: {one_line(text_in(event, 'outcome'), _WIDEST)}", width)
+    tool = text_in(event, "waits_for") or text_in(event, "tool") or "a call"
+    facts = [f"waits for approval: {one_line(tool, _WIDEST)}"]
+    if hold := text_in(event, "hold"):
+        facts.append(f"id {one_line(hold, 100)}")
+    left_s = event.get("left_s")
+    if isinstance(left_s, int | float):
+        facts.append(f"for {seconds(left_s)} at most")
+    if event.get("nobody") is True:
+        facts.append("nobody in the room may approve it")
+    return fitted(f"  {', '.join(facts)}", width)
 
 
 def file_line(event: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ from toolbus.cli.chat.render import (
     dropped_line,
     file_line,
     fitted,
+    hold_line,
     inner_event,
     inner_text_line,
     result_line,
@@ -96,6 +97,8 @@ class TerminalScreen:
             case "tool_result" if result is not None:
                 line = result_line(event, result.number, result.took_s, self._width(depth))
                 self._line(line, _DIM if event.get("state") == "ok" else _RED, depth)
+            case "held" | "resumed":
+                self._line(hold_line(event, self._width(depth)), "", depth)
             case "progress":
                 self._status(value_line(event, self._width(depth)))
             case "file":
@@ -197,6 +200,8 @@ class PipeScreen:
                 width = width if event.get("state") == "ok" else _FAILURE_CHARS
                 line = result_line(event, result.number, result.took_s, width)
                 self.notice("  " * depth + line)
+            case "held" | "resumed":
+                self.notice("  " * depth + hold_line(event, width))
             case "dropped":
                 self.notice(dropped_line(event))
             case "file":

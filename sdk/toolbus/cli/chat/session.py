@@ -16,6 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.cli.chat.agents import ChatAgent, ChatEvent, Notice, TraceId
 from toolbus.cli.chat.files import save_file
+from toolbus.cli.chat.held_calls import HeldCalls
 from toolbus.cli.chat.interrupts import Interrupted, Interrupts
 from toolbus.cli.chat.live_answer import Live, Pause, once
 from toolbus.cli.chat.screens import Screen
@@ -136,10 +137,13 @@ class Session:
 
     async def ask_person(self, request: ApprovalRequest) -> ApprovalDecision:
         """Ask in the terminal, for an agent of this process. Runs on the loop."""
+        return await self._while_quiet(partial(approve_in_terminal, request))
+
+    async def _while_quiet(self, asking: Callable[[], Awaitable[T]]) -> T:
         live = self._live
         if live is None:
-            return await approve_in_terminal(request)
-        return await live.ask(request, approve_in_terminal)
+            return await asking()
+        return await live.ask(asking)
 
     def _follow(
         self, source: Callable[[], AsyncGenerator[T, None]]
@@ -170,11 +174,16 @@ class Session:
 
     async def _events(self, text: str, left_bytes: int) -> AsyncGenerator[_Shown, None]:
         """Yield what happens; files are read here, because the next event skips their rest."""
-        async with aclosing(self.agent.ask(text)) as events:
+        async with (
+            aclosing(self.agent.ask(text)) as events,
+            HeldCalls(self.agent, self._while_quiet) as held,
+        ):
             async for event in events:
                 if not isinstance(event, FileChunk):
                     if not isinstance(event, dict) or event.get("type") not in _OWN_TYPES:
                         yield event
+                    if isinstance(event, dict):
+                        held.follow(event)  # once it is shown
                     continue
                 try:
                     received = await self._received(event, left_bytes)

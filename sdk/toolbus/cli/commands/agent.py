@@ -39,8 +39,8 @@ __all__ = ["AgentRoom", "agent"]
 _DRAIN_S = 60.0
 """More than a host has: an answer takes several requests to a model, and calls of tools."""
 _NO_RULES = (
-    "  note: without --permissions FILE or --mode it calls only read-only tools, and these only of "
-    "itself and of owners that it trusts (--trust NAME): "
+    "  note: without --permissions FILE or --mode it asks in the room before each call that is not "
+    "of a read-only tool of itself or of owners that it trusts (--trust NAME): "
 )
 
 
@@ -140,7 +140,7 @@ def host_agent(  # noqa: PLR0913 - a parameter for each flag
         name = _name_of(settings, options.name)
         store = records.open()
         trusted = asyncio.run(own_identity(settings, options.context))
-        made = agent_of(None, choices, name=name, records=store, trusted=trusted)
+        made = agent_of(None, choices, name=name, approve="room", records=store, trusted=trusted)
         made.toolkit.records = store
         if choices.permissions is None and choices.mode is None:
             owners = map(one_line, (*trusted, *(choices.trust or ())))

@@ -124,7 +124,7 @@ def ask_agent(  # noqa: PLR0913 - a parameter for each flag
                 trusted=trusted,
             )
             async with _started(made, room):
-                yield LocalAgent(made, **about)
+                yield LocalAgent(room, made, **about)
 
     target = None if agent is None else CallTarget(agent, "ask", participant)
     with (
