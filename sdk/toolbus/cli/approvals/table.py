@@ -156,7 +156,7 @@ class ApprovalTable:
         self._waiting.pop(hold.id, None)
         if self._asked == hold.id and self._asking is not None and not self._asking.done():
             self._status = f"{one_line(hold.tool)}, meanwhile: {outcome_text(hold)}"
-            self._asking.cancel()
+            self._asking.cancel(outcome_text(hold))
         if self._has_bell:
             self._set_title()
 
@@ -209,7 +209,7 @@ class ApprovalTable:
                     asking.cancel()
             if not asking.cancelled():  # else it was settled meanwhile
                 answer = await settle(self._room, hold, asking.result())
-                self._status = f"{answer}: {one_line(hold.tool)} for {who_text(hold)}"
+                self._status = f"{answer}: {one_line(hold.tool)} ({who_text(hold)})"
         except NotFound:
             self._status = "this call has ended"
         except RoomException as error:

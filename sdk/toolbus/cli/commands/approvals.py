@@ -137,7 +137,7 @@ def _show(options: RoomOptions, id: _Id) -> None:
         typer.echo(json_text(hold_facts(hold)))
         return
     if hold.body is None:
-        typer.echo(f"{hold.id}: {one_line(hold.tool)} for {who_text(hold)}, {outcome_text(hold)}")
+        typer.echo(_text(hold))
         return
     question = question_of(hold)
     arguments = ("arguments", json_text(dict(question.arguments), indent=2))
@@ -219,8 +219,12 @@ def _deny(
 
 
 def _report(options: RoomOptions, hold: HoldInfo) -> None:
-    text = f"{outcome_text(hold)}: {one_line(hold.tool)} for {who_text(hold)}"
-    typer.echo(json_text(hold_facts(hold)) if options.as_json else text)
+    typer.echo(json_text(hold_facts(hold)) if options.as_json else _text(hold))
+
+
+def _text(hold: HoldInfo) -> str:
+    """Return what has become of a call, in one line."""
+    return f"{one_line(hold.tool)} ({who_text(hold)}): {outcome_text(hold)}"
 
 
 def _rule(hold: HoldInfo, pattern: str) -> Rule:

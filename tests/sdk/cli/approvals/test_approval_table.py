@@ -73,7 +73,7 @@ def test_person_sees_all_of_a_call_and_answers_by_keys(
         ):
             assert line in shown
         person.type("a")
-        person.reads("approved: files.write for ann")
+        person.reads("approved: files.write (ann)")
         assert approved.ended().value == ["a", "b", 1]
 
         changed, _ = callers.held("b")
@@ -85,7 +85,7 @@ def test_person_sees_all_of_a_call_and_answers_by_keys(
         person.type(f'\x0b\x7f, "times": 7}}{DONE}')  # without the x, and without the last brace
         assert '"times": 7' in person.reads(KEYS)
         person.type("a")
-        person.reads("approved: files.write for ann")
+        person.reads("approved: files.write (ann)")
         assert changed.ended().value == ["b", "b", 7]
 
         always, _ = callers.held("c")
@@ -93,7 +93,7 @@ def test_person_sees_all_of_a_call_and_answers_by_keys(
         person.type("A")
         assert 'calls that match "c*"' in person.reads(ALWAYS)
         person.type("1")
-        person.reads("approved: files.write for ann")
+        person.reads("approved: files.write (ann)")
         assert always.ended().value == ["c", "b", 1]
         assert toolbus.run_here("call", "files.write", "path=cc", "--name", "ann").err == ""
 
@@ -102,7 +102,7 @@ def test_person_sees_all_of_a_call_and_answers_by_keys(
         person.type("d")
         person.reads(REASON)
         person.type("not now\n")
-        person.reads("denied: files.write for ann")
+        person.reads("denied: files.write (ann)")
         assert '"not now"' in denied.ended().err
         person.type("q")
         assert person.ended() == 0
@@ -134,7 +134,8 @@ def test_call_that_was_settled_elsewhere_ends_its_dialog(
         person.type("\r")
         person.reads("[e]dit")
         toolbus.run_here("approvals", "deny", hold_id, "elsewhere", "--name", "ann")
-        person.reads("files.write, meanwhile: denied by ann:")
+        person.reads("Meanwhile: denied by ann: elsewhere")  # in the dialog
+        person.reads("files.write, meanwhile: denied by ann:")  # in the table
         assert running.ended().code == 3
         person.type("q")
         assert person.ended() == 0
