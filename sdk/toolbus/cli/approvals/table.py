@@ -131,7 +131,6 @@ class ApprovalTable:
         except RoomException as error:
             if not error.retryable:
                 raise
-            self._status = error.message
             return
         self._waiting = {hold.id: _Waiting(hold) for hold in found}
         if self._asked and self._asked not in self._waiting:

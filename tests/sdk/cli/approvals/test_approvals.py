@@ -179,6 +179,13 @@ def test_wrong_commands_say_what_is_wrong_and_settle_nothing(
     assert hold_id in [hold["id"] for hold in callers.lists()]
 
 
+def test_ids_are_completed(toolbus: CommandLine, callers: Callers) -> None:
+    _, hold_id = callers.held("a")
+    typed = f"toolbus approvals approve --name ann {hold_id[:4]}"
+    words = {"_TOOLBUS_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": "5"}
+    assert toolbus.run_here(**words).out.split() == [hold_id]
+
+
 def test_id_that_several_have_or_that_is_mistyped_is_answered_with_those_that_are_there(
     toolbus: CommandLine, callers: Callers
 ) -> None:
