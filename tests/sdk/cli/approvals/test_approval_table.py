@@ -6,12 +6,13 @@ import asyncio
 import os
 import signal
 import threading
+from asyncio import AbstractEventLoop
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
-from support.clients.cuttable_relay import CuttableRelay, cuttable_relay
+from support.clients.cuttable_relay import CuttableRelay
 from support.patience import PATIENCE_S
 from support.processes.command_line import CommandLine
 from support.processes.held_files import Callers, hosted_files
@@ -141,46 +142,66 @@ def test_call_that_was_settled_elsewhere_ends_its_dialog(
         assert person.ended() == 0
 
 
+class Gate(CuttableRelay):
+    """A relay that accepts connections again only where it is told so."""
+
+    is_open = True
+
+    async def join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.is_open:
+            await super().join(reader, writer)
+        else:
+            writer.transport.abort()
+
+    def close(self) -> None:
+        self.is_open = False
+        self.cut()
+
+
 @contextmanager
-def relayed(toolbus: CommandLine) -> Iterator[tuple[CommandLine, CuttableRelay, threading.Event]]:
-    """Relay to the server on a thread; yield what cuts its connections."""
-    ready, cut, end = threading.Event(), threading.Event(), threading.Event()
-    found: list[CuttableRelay] = []
+def relayed(toolbus: CommandLine) -> Iterator[tuple[CommandLine, Gate, AbstractEventLoop]]:
+    """Relay to the server on the loop of a thread."""
+    gate = Gate(toolbus.variables["TOOLBUS_URL"])
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
 
-    async def relay() -> None:
-        async with cuttable_relay(toolbus.variables["TOOLBUS_URL"]) as relay:
-            found.append(relay)
-            ready.set()
-            await asyncio.to_thread(cut.wait, PATIENCE_S)
-            relay.cut()
-            await asyncio.to_thread(end.wait, PATIENCE_S)
+    async def end(listener: asyncio.Server) -> None:
+        listener.close()
+        await gate.end()
+        await asyncio.sleep(0)  # what was aborted closes in the next round of the loop
 
-    thread = threading.Thread(target=lambda: asyncio.run(relay()))
     thread.start()
     try:
-        assert ready.wait(PATIENCE_S)
-        yield toolbus.at(found[0].url), found[0], cut
+        starting = asyncio.start_server(gate.join, "127.0.0.1", 0)
+        listener = asyncio.run_coroutine_threadsafe(starting, loop).result(PATIENCE_S)
+        port = listener.sockets[0].getsockname()[1]
+        yield toolbus.at(f"ws://127.0.0.1:{port}"), gate, loop
+        asyncio.run_coroutine_threadsafe(end(listener), loop).result(PATIENCE_S)
     finally:
-        cut.set()
-        end.set()
+        loop.call_soon_threadsafe(loop.stop)
         thread.join(PATIENCE_S)
+        loop.close()
 
 
 def test_lost_connection_loses_no_call_and_no_answer(
     toolbus: CommandLine, callers: Callers
 ) -> None:
-    with relayed(toolbus) as (there, _, cut), table(there) as person:
-        shown, _ = callers.held("a")
+    with relayed(toolbus) as (there, gate, loop), table(there) as person:
+        callers.held("a")
         person.reads(ROW)
-        person.type("\r")
-        person.reads(KEYS)
-        cut.set()
-        callers.held("b")  # is told to no connection, or to the new one
-        person.type("a")
-        person.reads("approved: files.write")
-        assert shown.ended().value == ["a", "b", 1]
-        person.type("\r")
+        loop.call_soon_threadsafe(gate.close)
+        person.reads("connection lost: ")
+        shown, _ = callers.held("b")  # no event of it reaches the table
+        gate.is_open = True
+        person.reads(ROW)
+        person.type("\x1b[B\r")
         assert '"path": "b"' in person.reads(KEYS)
+        loop.call_soon_threadsafe(gate.close)
+        person.type("a")
+        person.reads("connection lost: ")
+        gate.is_open = True
+        person.reads("approved: files.write")
+        assert shown.ended().value == ["b", "b", 1]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -204,3 +225,12 @@ def test_bell_and_title_only_where_asked(toolbus: CommandLine, callers: Callers)
         person.reads("1 approval - toolbus")
         person.type("q")
         assert person.ended() == 0
+
+
+def test_table_needs_the_grant_to_approve(toolbus: CommandLine) -> None:
+    token = toolbus.run_here("token", "create", "--name", "eve", "--allow", "files.*").out.strip()
+    variables = toolbus.environment({"TOOLBUS_TOKEN": token})
+    with Person(PROGRAM, "approvals", variables=variables, folder=toolbus.folder) as person:
+        assert person.ended() == 3
+        assert "permission_denied" in person.screen
+        assert "--grant 'approve=*'" in person.screen
