@@ -276,7 +276,7 @@ ASSESSMENT = {
 
 # What is asked about a call that waits for a person, and the digest that an approval repeats.
 HOLD_ID = "5d0f6c1e2b3a4958"
-HOLD_BODY = {
+HOLD_BODY: dict[str, Any] = {
     "arguments": pack(ARGUMENTS),
     "reason": "the rule ask:weather.forecast",
     "message": "overwrites forecasts.json",

@@ -252,8 +252,17 @@ class InFlightCall(Struct, eq=False):
             return "no"
         wait = self.wait
         if wait is not None and wait.approval is not None and not wait.approval.written:
-            return "no"
+            return "maybe" if self.has_sent else "no"
         return "maybe"
+
+    @property
+    def has_sent(self) -> bool:
+        """Whether its host has sent a chunk or a progress, so that its tool has begun."""
+        streams = self.streams
+        if streams is None:
+            return False
+        is_streaming = streams.results is not None and streams.results.window.number > 0
+        return is_streaming or streams.has_progressed
 
     @property
     def asked_for(self) -> Participant:
@@ -301,6 +310,8 @@ class CallWait(Struct, eq=False):
     """For how many holds its time stands still."""
     since: float = 0.0
     """Since when, by the loop's clock."""
+    asked_s: float = 0.0
+    """For how long its host has asked persons, by holds that have ended."""
     timer_is_due: bool = False
     """Whether the timer of its deadline has ended meanwhile."""
     within: InFlightCall | None = None

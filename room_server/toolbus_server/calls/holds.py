@@ -154,11 +154,10 @@ def _lacking(participant: Participant, hold: CallHold) -> str:
         return excluded
     tool = hold.tool
     named = [entry for entry in hold.approvers if entry != OTHERS]
-    if named and not _is_named(participant, named, tool.owner):
+    if named and not _is_named(participant, named, hold.asked_by):
         return "approvers"
     covers_all = _patterns_of(participant.scope.approve_all).covers(*tool.names)
-    is_own = participant.identity == tool.asked_for and OTHERS not in hold.approvers
-    if not named and not is_own:
+    if not named and participant.identity != tool.asked_for:
         return "" if covers_all else "approve_all"
     covers = covers_all or _patterns_of(participant.scope.approve).covers(*tool.names)
     return "" if covers else "approve"
@@ -177,8 +176,8 @@ def _excluded(participant: Participant, hold: CallHold) -> str:
     return "approve_own" if is_maker and not participant.scope.approve_own else ""
 
 
-def _is_named(participant: Participant, named: Iterable[str], owner: Identity) -> bool:
-    name = name_between(participant.identity, owner.issuer)
+def _is_named(participant: Participant, named: Iterable[str], asker: Identity) -> bool:
+    name = name_between(participant.identity, asker.issuer)
     return f"name:{name}" in named or f"role:{participant.role}" in named
 
 
@@ -312,6 +311,8 @@ class RoomHolds:
         del asker.asked[hold.request_id]
         if hold.call is not None and hold.call.wait is not None:
             hold.call.wait.holds.remove(hold)
+            if not hold.is_own:
+                hold.call.wait.asked_s += now - hold.opened_at
         change = HoldChange([], [])
         for call in hold.stopped:
             if not call.ended or call is hold.call:

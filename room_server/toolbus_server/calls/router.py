@@ -496,8 +496,7 @@ class Router:
                 call.span.end(at_ns=ended_ns)
         else:
             error = exception_of(reply)
-            has_sent = call.streams is not None and self.streams.has_sent(call.streams)
-            if has_sent and error.executed == "no":  # wrong: part of a stream was sent already
+            if call.has_sent and error.executed == "no":  # wrong: part of a stream was sent already
                 error.executed, error.retryable = "maybe", False
             self._fail(call, error)
 

@@ -147,12 +147,6 @@ class StreamRelay:
             if waiting.results is not None:
                 self._grant(waiting.results)
 
-    def has_sent(self, streams: CallStreams) -> bool:
-        """Whether the host has sent a chunk or a progress, so that its tool has begun."""
-        return streams.has_progressed or (
-            streams.results is not None and streams.results.window.number > 0
-        )
-
     # Received frames
 
     def chunk(self, host: Connection, frame: StreamChunk) -> None:

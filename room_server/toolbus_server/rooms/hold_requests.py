@@ -16,7 +16,7 @@ from math import inf
 from typing import Any
 
 from toolbus.auth.grants import covers_topic, is_tool_name, is_toolkit_name
-from toolbus.auth.participant_names import MAX_NAME_CHARS
+from toolbus.auth.participant_names import MAX_NAME_CHARS, full_name
 from toolbus.concurrency.timers import Deadlines
 from toolbus.errors import (
     AlreadyExists,
@@ -58,13 +58,14 @@ from toolbus_server.calls.router import Router
 from toolbus_server.registry.call_checks import (
     MAX_PAGE_BYTES,
     bad_option,
+    check_pin,
     cursor_text,
     need_grant,
     page_limit,
     read_cursor,
     read_option,
 )
-from toolbus_server.registry.models import Identity, Participant
+from toolbus_server.registry.models import Identity, Participant, read_name_between
 from toolbus_server.rooms.event_feed import EventFeeds
 from toolbus_server.rooms.scheduling import Walk, pack_reply
 
@@ -119,6 +120,7 @@ class HoldRequests:
             Unavailable: Other nodes share the room.
             PermissionDenied: The call is not one that the participant runs.
             NotFound: There is no such toolkit or tool.
+            DefinitionChanged: The toolkit is not the one that is asked about.
             InvalidArguments: A field is invalid, or the call waits already.
             TooLarge: There is more to show than fits.
             QuotaExceeded: Too many calls wait.
@@ -132,14 +134,13 @@ class HoldRequests:
         is_own = request.kind == "approve" and "tool" in request.options
         tool = self._tool_of(asker, request, call)
         is_entered = read_option(request.options, "entered", bool) is True
-        if call is not None and call.streams is not None:
-            is_entered = is_entered or self._router.streams.has_sent(call.streams)
+        is_entered = is_entered or (call is not None and call.has_sent)
         approvers = self._read_approvers(asker, request.options)
         self._holds.check_quotas(tool, asker.participant)
         if asker.usage.held_bytes + len(request.body) > identity_usage.MAX_HELD_BYTES:
             raise QuotaExceeded("too much waits for a person at the hosts of this identity")
         now = self._loop.time()
-        ends_at = now + _waiting_s(call, request)
+        ends_at = now + _waiting_s(call, request, is_own=is_own)
         if ends_at <= now:
             raise ApprovalExpired("the call does not wait for a person", executed="no")
         ends_at = min([ends_at, *_deadlines_of(call)])
@@ -192,6 +193,8 @@ class HoldRequests:
             named = read_option(options, "participant", str)
             toolkit = state.resolve(asker.participant, toolkit_name, named)
             owner = toolkit.owner
+            definition = definition or toolkit.serving.definition.digest
+            check_pin(toolkit, definition)  # it is shown as what the server itself knows
             if toolkit.serving.definition.tool(tool_name) is None:
                 raise NotFound(f"tool {name} not found")
         principal = None if call is None else call.asked_for
@@ -295,32 +298,44 @@ class HoldRequests:
         wanted = read_option(options, "hold", str)
         if wanted is not None:
             hold = self._found(participant, wanted)
-            return {"hold": self._described(hold) | _asked(hold)}
+            return {"hold": self._described(hold) | self._asked(hold)}
         kind = read_option(options, "kind", str) or "approve"
         with_settled = read_option(options, "settled", bool)
-        limit, after = page_limit(options), read_cursor(options, (int,))
+        limit, cursor = page_limit(options), read_cursor(options, (str,))
+        # Not the number itself: it would show how many holds there are that others settle.
+        after = 0 if cursor is None else self._found(participant, cursor[0]).number
         page: list[dict[str, Any]] = []
         size = 0
         self._holds.drop_old(self._loop.time())
-        kept = [*self._holds.open.values()]
+        listed = [*self._holds.open.values()]
         if with_settled:
-            kept = sorted((*self._holds.settled.values(), *kept), key=lambda hold: hold.number)
-        last = 0
-        for hold in kept:
+            listed = sorted((*self._holds.settled.values(), *listed), key=lambda hold: hold.number)
+        for hold in listed:
             yield
-            if after is not None and hold.number <= after[0]:
-                continue
-            if hold.kind != kind or not may_settle(participant, hold):
+            if hold.number <= after or hold.kind != kind or not may_settle(participant, hold):
                 continue
             if page and (len(page) == limit or size > MAX_PAGE_BYTES):
-                return {"holds": page, "cursor": cursor_text((last,))}
-            page.append(self._described(hold) | (_asked(hold) if kind == "granted" else {}))
+                return {"holds": page, "cursor": cursor_text((page[-1]["id"],))}
+            page.append(self._described(hold) | (self._asked(hold) if kind == "granted" else {}))
             size += len(pack_reply(page[-1]))
-            last = hold.number
         return {"holds": page, "cursor": None}
 
     def _described(self, hold: CallHold) -> dict[str, Any]:
         return describe_hold(hold, self._room.state.issuers, self._loop.time())
+
+    def _asked(self, hold: CallHold) -> dict[str, Any]:
+        """Return what was asked, and whom the asker wants to decide, of an open hold."""
+        if hold.ended:
+            return {}
+        issuers, issuer = self._room.state.issuers, hold.asked_by.issuer
+        approvers = []
+        for entry in hold.approvers:
+            kind, _, name = entry.partition(":")
+            if kind == "name":
+                named = read_name_between(name, issuer)
+                entry = f"name:{full_name(named.name, issuers.alias_before(named))}"
+            approvers.append(entry)
+        return {"body": hold.body, "approvers": approvers}
 
     def _found(self, participant: Participant, hold_id: str) -> CallHold:
         """Return a hold that a participant may settle, settled ones too.
@@ -353,8 +368,11 @@ class HoldRequests:
         participant = connection.participant
         hold = self._found(participant, request.hold)
         answer = self._read_answer(participant, hold, request)
-        if not hold.ended and not (hold.call is None or has_authority(self._room, hold.call)):
-            self.withdraw(hold)  # the end of the call waits for its turn
+        # The end of the hold, or of its call, may wait for its turn.
+        if not hold.ended and hold.ends_at <= self._loop.time():
+            self._expire(hold)
+        elif not (hold.call is None or has_authority(self._room, hold.call)):
+            self.withdraw(hold)
         if hold.ended:
             if hold.settler == participant.identity and hold.answer == answer:
                 return {"outcome": hold.outcome}
@@ -365,7 +383,7 @@ class HoldRequests:
         if outcome == "denied":
             hold.reason = decision["reason"] = read_option(request.options, "reason", str) or ""
         for option in ("arguments", "rules"):
-            if option in request.options:
+            if request.options.get(option) is not None:
                 decision[option] = request.options[option]
         reply = Result(hold.request_id, pack_reply(decision))
         wait = None if hold.call is None or hold.is_own else hold.call.wait
@@ -401,13 +419,6 @@ class HoldRequests:
 
 def _digest(data: bytes | None) -> bytes | None:
     return None if data is None else sha256(data).digest()
-
-
-def _asked(hold: CallHold) -> dict[str, Any]:
-    """Return what was asked, and whom the host wants to decide, of an open hold."""
-    if hold.ended:
-        return {}
-    return {"body": hold.body, "approvers": list(hold.approvers)}
 
 
 def _is_approver(entry: object) -> bool:
@@ -461,12 +472,15 @@ def _tool_of_call(call: InFlightCall | None) -> HeldTool:
     )
 
 
-def _waiting_s(call: InFlightCall | None, request: Hold) -> float:
+def _waiting_s(call: InFlightCall | None, request: Hold, *, is_own: bool) -> float:
     """Return how long a call may wait: as its host, and each caller around it, at most allow."""
-    most = min((around.approval_s for around in calls_around(call)), default=inf)
-    if read_option(request.options, "approval_ms", int) is None:
-        return most
-    return min(most, approval_seconds(request.options))
+    limits = [around.approval_s for around in calls_around(call)]
+    if read_option(request.options, "approval_ms", int) is not None:
+        limits.append(approval_seconds(request.options))
+    if call is not None and call.wait is not None and not is_own:
+        # Else a host that asks again and again would hold the call for ever.
+        limits.append(call.approval_s - call.wait.asked_s)
+    return min(limits, default=inf)
 
 
 def _deadlines_of(call: InFlightCall | None) -> Iterable[float]:

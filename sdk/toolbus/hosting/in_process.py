@@ -206,7 +206,8 @@ class InProcessCall(Execution, LocalRun):
     async def demand_approval(self, demand: ApprovalDemand) -> ApprovalDecision:
         """Ask the approver of the turn."""
         if self.asks is None:
-            text = f"{demand.judged.decision.reason} Nobody can be asked here."
+            text = "Nobody can be asked here: the turn needs permissions= and approve=."
+            text = f"{demand.judged.decision.reason} {text}"
             raise PermissionDenied(text, executed="no")
         return await self.asks(demand)
 

@@ -447,8 +447,10 @@ class RoomClient(Room):
             arguments: Other arguments to run it with. They need the grant to call the tool, and
                 the host validates and judges them.
             rule: What further calls may run without being asked about: an allow rule of this tool,
-                several of them, or True for exactly these arguments. It holds for the principal of
-                the call and this host, until that ends.
+                several of them, or True for exactly these arguments. It holds at this host for the
+                principal of the call and this definition, until the host ends or it is taken back.
+                It never replaces a denial, nor what the tool asks about an input by itself; a rule
+                that asks it replaces for exactly these arguments.
 
         Raises:
             NotFound: There is none with this id that this participant may approve.

@@ -57,12 +57,15 @@ class ToolChain:
         tool: Tool,
         info: ToolInfo,
         middlewares: Sequence[Middleware],
-        policies: Sequence[Permissions],
+        policies: Callable[[], Sequence[Permissions]],
         unentered: Executed,
         approvers: tuple[str, ...] = (),
     ) -> None:
         self.tool: Tool = tool
-        self.policies: Sequence[Permissions] = policies
+        self.policies: Sequence[Permissions] = policies()
+        """Those of calls that begin now."""
+        self.current_policies: Callable[[], Sequence[Permissions]] = policies
+        """Returns those in force when it is called."""
         self._info = info
         self._middlewares = middlewares
         self._unentered = unentered
@@ -131,6 +134,7 @@ class _ToolStep:
                     tool,
                     policies,
                     call,
+                    current_policies=self._chain.current_policies,
                     approvers=tuple(tool.approvers) or self._chain.approvers,
                     has_input=self._attachment is not None,
                 )

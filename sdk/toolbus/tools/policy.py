@@ -7,7 +7,7 @@ does each call of a tool with `approval`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache, partial
@@ -126,15 +126,16 @@ class HostJudgement:
 
         Raises what the tool refuses the call with.
         """
+        granted = await self._granted_by_person(call, inquiry)
+        ask = inquiry.ask if granted is None else partial(self._ask_without_flag, inquiry)
         decided: tuple[PermissionDecision, Assessment] | None = None
         for policy in self._policies:
-            found = await judge(self._in_force(policy, call), call, inquiry.ask)
+            found = await judge(self._in_force(policy, call), call, ask)
             if answer := self._answer_of(call, *found):
                 found = replace(found[0], behavior="allow", rule=answer), found[1]
             if decided is None or stricter(found[0], decided[0]) is found[0]:
                 decided = found
         if self._demands and (decided is None or decided[0].behavior == "allow"):
-            granted = await self._granted_by_person(call, inquiry)
             decided = granted or await self._demand(call, inquiry)
         assert decided is not None, "it is judged for a policy or for its tool"
         return decided
@@ -164,23 +165,25 @@ class HostJudgement:
         self, call: ToolCall, inquiry: Inquiry
     ) -> tuple[PermissionDecision, Assessment] | None:
         """Return the decision that granted rules alone make; None if they do not cover the call."""
-        if self._granted is None:
+        if self._granted is None or not self._tool.approval:
             return None
 
         async def ask(patterns: tuple[str, ...]) -> Assessment:
-            # Without what loosens or asks: only what matches counts.
-            answer = await inquiry.ask(patterns)
-            return Assessment(
-                "pass",
-                matches=answer.matches,
-                parts=answer.parts,
-                uncertain=answer.uncertain,
-                source=answer.source,
-                reaches=answer.reaches,
-            )
+            # Without what loosens: a call that changes nothing is approved by a person too.
+            answer = await self._ask_without_flag(inquiry, patterns)
+            behavior = "pass" if answer.behavior == "allow" else answer.behavior
+            return replace(answer, behavior=behavior, read_only=False, within_workdir=False)
 
         decision, _ = await judge(self._in_force(_no_permissions(), call), call, ask)
         return (decision, await inquiry.ask(())) if decision.behavior == "allow" else None
+
+    async def _ask_without_flag(self, inquiry: Inquiry, patterns: tuple[str, ...]) -> Assessment:
+        """Ask the tool, where a person has answered what its flag `approval` asks.
+
+        That is an immune ask, unless the tool has an assessment of its own, which asks each time.
+        """
+        answer = await inquiry.ask(patterns)
+        return answer if self._tool.has_assess else replace(answer, immune=False)
 
     async def _demand(
         self, call: ToolCall, inquiry: Inquiry
@@ -200,6 +203,7 @@ class _HostDecision(CallDecision):
         tool: The tool.
         policies: Those of the toolkit, all of which have to allow the call.
         call: The attempt.
+        current_policies: Returns the policies that are in force when it is called.
         approvers: Who may approve it.
         has_input: Whether the call sends an attachment or values too.
     """
@@ -210,6 +214,7 @@ class _HostDecision(CallDecision):
         policies: Sequence[Permissions],
         call: ToolCall,
         *,
+        current_policies: Callable[[], Sequence[Permissions]],
         approvers: tuple[str, ...],
         has_input: bool,
     ) -> None:
@@ -219,7 +224,7 @@ class _HostDecision(CallDecision):
         if workdirs := self._run.own_workdirs:
             call = replace(call, tool=replace(call.tool, workdirs=workdirs))
         self._call = call
-        self._judgement = HostJudgement(tool, policies, self._run, has_input=has_input)
+        self._current_policies = current_policies
         self._approvers = approvers
         self._has_input = has_input
         # What a person has decided holds for all attempts; what a policy has denied for this one.
@@ -230,9 +235,12 @@ class _HostDecision(CallDecision):
 
     async def judge(self, call: ToolCall) -> tuple[PermissionDecision, Assessment]:
         """Ask the tool anew each time: a file may have changed while a person was asked."""
-        checked = await read_in_time(self._tool, self._run, unpack_body(self.arguments))
-        inquiry = Inquiry(self._tool, call, checked, self._policies[1:])
-        return await self._judgement.judge(call, inquiry)
+        tool, run = self._tool, self._run
+        if self.state.requests:  # a person may take hours: a rule that denies since then counts
+            self._policies = self._current_policies() or self._policies
+        checked = await read_in_time(tool, run, unpack_body(self.arguments))
+        judgement = HostJudgement(tool, self._policies, run, has_input=self._has_input)
+        return await judgement.judge(call, Inquiry(tool, call, checked, self._policies[1:]))
 
     def asks(self, judged: Judged) -> Hashable:
         # A person approves what was shown: another preview is another question.
@@ -282,6 +290,7 @@ class _HostDecision(CallDecision):
         Raises as `decide`; the error says whether the call may have run before.
         """
         run = self._run
+        was_denied = self.state.denial is not None
         try:
             judged = await self.decide(packed)
         except RoomException as error:
@@ -289,7 +298,7 @@ class _HostDecision(CallDecision):
             error.executed = run.executed if run.entered else "no"
             if isinstance(error, ApprovalDenied | ApprovalExpired):
                 run.approval_states[self._call.tool.name] = self.state
-            if self.judged is not None:
+            if was_denied or self.judged is not None:
                 run.record(error)
             else:
                 self.note("denied", "tool")  # its `assess` has refused, by `context.refuse`
@@ -307,6 +316,7 @@ async def permitted(
     policies: Sequence[Permissions],
     call: ToolCall,
     *,
+    current_policies: Callable[[], Sequence[Permissions]],
     approvers: tuple[str, ...] = (),
     has_input: bool = False,
 ) -> dict[str, Any]:
@@ -319,7 +329,14 @@ async def permitted(
     packed = packed_json("arguments", dict(call.arguments))
     run = run_of(call.context)
     run.workdirs = workdirs_of(policies) or run.workdirs
-    decision = _HostDecision(tool, policies, call, approvers=approvers, has_input=has_input)
+    decision = _HostDecision(
+        tool,
+        policies,
+        call,
+        current_policies=current_policies,
+        approvers=approvers,
+        has_input=has_input,
+    )
     return await decision.arguments_to_run(packed)
 
 

@@ -260,7 +260,8 @@ class ToolRun(ABC):
 
         Raises `PermissionDenied` where nobody can be asked, and `ApprovalExpired`.
         """
-        text = f"{demand.judged.decision.reason} Nobody can be asked here."
+        text = "Nobody can be asked here: a host asks in its room, a turn its approve=."
+        text = f"{demand.judged.decision.reason} {text}"
         raise PermissionDenied(text, executed="no")
 
     def follow(self, end: Callable[[], None]) -> None:

@@ -162,12 +162,11 @@ class Toolkit:
             version=version,
             tools=tuple(tool.manifest() for tool in self._tools.values()),
         )
-        self.middlewares: tuple[Middleware, ...] = checked_middlewares(
-            middlewares, f"toolkit {name!r}"
-        )
-        self.records: Records | None = checked_records(records, f"toolkit {name!r}")
+        label = f"toolkit {name!r}"
+        self.middlewares: tuple[Middleware, ...] = checked_middlewares(middlewares, label)
+        self.records: Records | None = checked_records(records, label)
         """Where its calls are recorded; may be set before it is hosted."""
-        self.errors: SentErrors | None = checked_errors(errors, f"toolkit {name!r}")
+        self.errors: SentErrors | None = checked_errors(errors, label)
         """What callers get of the exceptions of tools that do not say it themselves."""
         self.log_filters: Sequence[logging.Filter] = ()
         """What `toolbus host` and `RemoteToolkit` add to the handlers of the root logger while they
@@ -180,9 +179,9 @@ class Toolkit:
         may be set before it is hosted."""
         self.unentered: Executed = "no" if type(self).execute is Toolkit.execute else "maybe"
         """`executed` of a call whose function was not entered: an override may act in its place."""
-        self.approvers: tuple[str, ...] = checked_approvers(approvers, f"toolkit {name!r}")
+        self.approvers: tuple[str, ...] = checked_approvers(approvers, label)
         """Who may approve calls of its tools; may be set before it is hosted."""
-        self._policy = checked_policy(policy, f"toolkit {name!r}")
+        self._policy = checked_policy(policy, label)
         self._operator_policy: Permissions | None = None
         self._around = self._checked_middlewares()
         self._make_chains()
@@ -205,7 +204,7 @@ class Toolkit:
 
     @property
     def policy(self) -> Permissions | None:
-        """What refuses calls, or asks about them; may be replaced, for calls that begin then."""
+        """What refuses calls, or asks about them; a new one holds also for those asked about."""
         return self._policy
 
     @policy.setter
@@ -380,9 +379,8 @@ class Toolkit:
         """Check the arguments, run a tool and return its result.
 
         For a streaming tool each item is passed to the caller, and the result is empty.
-        `attachment` is the input of the call, if it has one: a file as `Room.invoke` takes it
-        (bytes, a path, a `FileChunk` or an async iterable of bytes), or an `InputStream`, which is
-        what runners pass.
+        `attachment` is the input of the call, if it has one: a file as `Room.invoke` takes it, or
+        an `InputStream`, which is what runners pass.
 
         This is the only entry point; an override gets every call and calls `super().execute`. An
         override that refuses a call raises `context.refuse(error)`, so that the error states that
@@ -471,8 +469,7 @@ class Toolkit:
         """Execute a call that has no runner, or whose runner makes no record, and record it."""
         run = run_of(context)
         if run.without_runner:
-            execute = Toolkit.execute
-            return await _as_a_call(execute, self, context, name, arguments, attachment)
+            return await _as_a_call(Toolkit.execute, self, context, name, arguments, attachment)
         assert self.records is not None
         run.unentered = self.unentered
         recording = run.begin_recording(self.records, f"{self.name}.{name}", arguments)
@@ -514,7 +511,7 @@ class Toolkit:
             manifest = manifest.model_copy(update={"name": name})
         info = ToolInfo.of(self._manifest, manifest)
         around = self._around.get(name, ())
-        return ToolChain(tool, info, around, self.policies, self.unentered, self.approvers)
+        return ToolChain(tool, info, around, lambda: self.policies, self.unentered, self.approvers)
 
 
 def read_arguments(run: ToolRun, packed: bytes) -> dict[str, Any]:

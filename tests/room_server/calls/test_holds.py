@@ -13,10 +13,11 @@ import pytest
 from support.parts.models import definition
 from support.parts.router_harness import RouterHarness, phase, port_of
 from toolbus import ApiScope
-from toolbus.errors import ApprovalExpired, QuotaExceeded, RoomException
+from toolbus.errors import AlreadyExists, ApprovalExpired, QuotaExceeded, RoomException
 from toolbus.wire import (
     Cancel,
     Dispatch,
+    Event,
     Failed,
     Held,
     Hold,
@@ -28,12 +29,14 @@ from toolbus.wire import (
     pack_body,
     unpack_body,
 )
+from toolbus.wire.body_steps import run_steps
 from toolbus_server import identity_usage
 from toolbus_server.calls import holds as hold_rules
 from toolbus_server.calls.call_state import CallHold
 from toolbus_server.calls.holds import may_settle
 from toolbus_server.calls.router import Connection
 from toolbus_server.registry.models import Visibility
+from toolbus_server.rooms import event_feed
 from toolbus_server.rooms.event_feed import EventFeeds
 from toolbus_server.rooms.hold_requests import HoldRequests
 from toolbus_server.rooms.scheduling import FairScheduler
@@ -48,8 +51,8 @@ class HeldRoom(RouterHarness):
     def __init__(self) -> None:
         super().__init__()
         loop = self.clock.as_loop()
-        feeds = EventFeeds(self.room, loop, FairScheduler(loop))
-        self.requests = HoldRequests(self.room, feeds, self.router, loop)
+        self.feeds = EventFeeds(self.room, loop, FairScheduler(loop))
+        self.requests = HoldRequests(self.room, self.feeds, self.router, loop)
         self.room_holds = self.requests._holds
         self.ids = count(1_000)
 
@@ -170,6 +173,8 @@ def test_hold_ends_at_the_deadline_of_a_caller_that_reads_none(room: HeldRoom, d
     room.clock.advance(left_s)
     room.clock.advance(0)
     assert hold.outcome in ("expired", "cancelled")
+    with pytest.raises(AlreadyExists, match=hold.outcome):
+        room.settle(chain.callers[0], hold)
     ended = port_of(chain.callers[deaf]).sent[-1]
     assert isinstance(ended, Failed)
     assert ended.code in ("deadline_exceeded", "cancelled")
@@ -274,6 +279,49 @@ def test_call_waits_as_long_as_caller_and_host_allow(
         assert phase(port_of(host).take_failed()) == ("approval_expired", "no")
     room.clock.advance(1.001)
     assert end_of(alice) == ("deadline_exceeded", "no" if waits_s else "maybe")
+
+
+def test_decision_after_the_time_counts_as_late_although_the_timer_is_later(
+    room: HeldRoom,
+) -> None:
+    """HOLD-5, HOLD-8: as in a loop that was busy."""
+    alice, host = room.connection("alice"), room.host("host", "t")
+    hold = room.hold(host, room.begin(alice, 1))
+    room.clock.now += 300
+    with pytest.raises(AlreadyExists, match="expired"):
+        room.settle(alice, hold)
+    assert phase(port_of(host).take_failed()) == ("approval_expired", "no")
+    room.clock.advance(5.001)
+
+
+def test_host_that_asks_again_and_again_holds_no_longer_than_once(room: HeldRoom) -> None:
+    """HOLD-5: what its calls within the call wait for is not added up."""
+    alice, host, other = room.connection("alice"), room.host("host", "t"), room.host("other", "u")
+    dispatch = room.begin(alice, 1, ms=1_000)
+    for number in range(2):
+        hold = room.hold(other, room.begin(host, 2 + number, "u.run", parent=dispatch))
+        room.clock.advance(299)
+        room.settle(alice, hold)
+    for _ in range(3):
+        hold = room.hold(host, dispatch)
+        room.clock.advance(99)
+        room.settle(alice, hold)
+    hold = room.hold(host, dispatch)
+    room.clock.advance(3.1)
+    assert hold.outcome == "expired"
+    assert isinstance(room.refusal_of_hold(host, dispatch), ApprovalExpired)
+    room.clock.advance(1.001)
+    room.clock.advance(0)
+
+
+def test_host_that_sends_while_it_holds_has_begun(room: HeldRoom) -> None:
+    """HOLD-14: executed is not "no", whatever it says."""
+    alice, host = room.connection("alice"), room.host("host", "t")
+    dispatch = room.begin(alice, 1, **ENDLESS)
+    room.hold(host, dispatch)
+    room.router.streams.chunk(host, StreamChunk(RequestId(dispatch), 1, b"\x91\x00"))
+    room.router.cancel(alice, Cancel(RequestId(1), "cancelled"))
+    assert end_of(alice) == ("cancelled", "maybe")
 
 
 def test_call_without_any_limit_waits_without_end(room: HeldRoom) -> None:
@@ -390,6 +438,27 @@ def test_bodies_of_the_hosts_of_one_identity_are_limited(
     room.settle(alice, room.hold(host, alice.calls[3].dispatch_id))
     room.leave(alice)
     room.clock.advance(0)
+
+
+async def test_host_that_asks_and_withdraws_without_end_fills_no_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """HOLD-10: events that are not sent yet are limited, and those that are have no gaps."""
+    monkeypatch.setattr(event_feed, "MAX_HOLD_EVENTS", 4)
+    room = HeldRoom()
+    alice, host = room.connection("alice"), room.host("host", "t")
+    run_steps(room.feeds.subscribe(alice, ["holds"]))
+    dispatch = room.begin(alice, 1)
+    for _ in range(10):
+        hold = room.hold(host, dispatch)
+        room.router.cancel(host, Cancel(RequestId(hold.request_id), ""))
+    port_of(alice).sent.clear()
+    while room.feeds.scheduler.is_busy:
+        room.clock.advance(0.01)
+    events = [frame for frame in port_of(alice).sent if isinstance(frame, Event)]
+    assert [(event.number, event.data["hold"]["outcome"]) for event in events] == [
+        (number, "cancelled") for number in range(1, 5)
+    ]
 
 
 def test_settled_holds_are_found_for_ten_minutes_and_keep_no_call(

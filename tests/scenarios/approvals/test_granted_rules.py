@@ -18,6 +18,7 @@ from toolbus import (
     ApprovalDecision,
     ApprovalExpired,
     ApprovalRequest,
+    Assessment,
     GrantedHold,
     NotFound,
     PermissionDenied,
@@ -55,11 +56,21 @@ async def unflagged(command: str) -> str:
     return f"ran {command}"
 
 
+@tool(
+    approval=True,
+    assess=lambda command: Assessment("ask", immune=True) if command == "rm" else "pass",
+)
+async def careful(command: str) -> str:
+    return f"ran {command}"
+
+
 class Shell(Toolkit):
     """A toolkit whose definition is another one with another description."""
 
     def __init__(self, description: str = "", **options: Any) -> None:
-        super().__init__("shell", [run, stop, unflagged], description=description, **options)
+        super().__init__(
+            "shell", [run, stop, unflagged, careful], description=description, **options
+        )
 
 
 async def grant(
@@ -108,6 +119,7 @@ async def hosted(server: TestServer, toolkit: Toolkit) -> AsyncIterator[tuple[Ro
             yield host, ann, bob
 
 
+@pytest.mark.parametrize("policy", [None, Permissions("bypass"), Permissions()])
 @pytest.mark.parametrize(
     ("rule", "others_pass"),
     [
@@ -117,9 +129,9 @@ async def hosted(server: TestServer, toolkit: Toolkit) -> AsyncIterator[tuple[Ro
     ],
 )
 async def test_granted_calls_run_unasked_and_all_others_are_asked(
-    server: TestServer, rule: Rule | bool, others_pass: dict[str, bool]
+    server: TestServer, rule: Rule | bool, others_pass: dict[str, bool], policy: Permissions | None
 ) -> None:
-    async with hosted(server, Shell()) as (_, ann, bob):
+    async with hosted(server, Shell(policy=policy)) as (_, ann, bob):
         await grant(ann, rule)
         assert not await is_asked(ann)
         for command, passes in others_pass.items():
@@ -168,6 +180,14 @@ async def test_grant_counts_for_the_policy_until_a_rule_denies(
         by = [record.decided_by for record in records.calls() if record.decision == "allowed"]
         assert by[0].startswith("policy: rule allow shell.unflagged")
         assert by[1] == "person"
+
+
+async def test_what_a_tool_asks_about_an_input_it_asks_each_time(server: TestServer) -> None:
+    tool = "shell.careful"
+    async with hosted(server, Shell()) as (_, ann, _bob):
+        await grant(ann, Rule(behavior="allow", tool=tool), tool=tool)
+        assert not await is_asked(ann, tool=tool)
+        assert await is_asked(ann, {"command": "rm"}, tool=tool)
 
 
 async def test_rule_that_is_broader_than_the_call_is_refused_and_nothing_runs(

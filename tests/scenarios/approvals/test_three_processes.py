@@ -13,10 +13,12 @@ from toolbus_server.testing import TestServer
 _ALL = {"timeout_s": 1, "purpose": "to try it"}
 
 
-async def ends_of(caller: Program, number: int) -> dict[str, tuple[Any, list[str]]]:
+async def ends_of(
+    caller: Program, number: int, busy_s: float = 0
+) -> dict[str, tuple[Any, list[str]]]:
     ends = {}
     for _ in range(number):
-        path, end, seen = await caller.next()
+        path, end, seen = await caller.next(busy_s)
         ends[path] = end, seen
     return ends
 
@@ -86,7 +88,7 @@ async def decided_late(
         program(server, "ann", "decide", number, think_s, ["approve"]),
         program(server, "ann", "call", number, _ALL) as caller,
     ):
-        return await ends_of(caller, number)
+        return await ends_of(caller, number, think_s)
 
 
 async def test_ten_calls_that_wait_side_by_side_end_as_each_is_decided(

@@ -113,15 +113,19 @@ async def test_policy_binds_every_caller_and_its_rule_is_named(way: Any) -> None
     assert shell.ran == ["ls", "ls", "rm"]
 
 
-async def test_policy_refuses_what_it_would_ask_and_says_so_when_hosted(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        (directly, "Nobody can be asked here: a host asks in its room, a turn its approve=."),
+        (in_turn, "Nobody can be asked here: the turn needs permissions= and approve=."),
+    ],
+)
+async def test_policy_refuses_what_it_asks_where_nobody_can_be_asked(way: Any, words: str) -> None:
     shell = Shell(policy=Permissions("default"))
     async with AsyncExitStack() as stack:
-        invoke = await over_a_room(shell.toolkit, stack)
-        assert "all calls of lines, take\n" in caplog.text  # `run` is allowed with some inputs
+        invoke = await way(shell.toolkit, stack)
         error = await refusal(invoke("shell.run", {"command": "pwd"}))
-        assert error.message.endswith("A host can ask nobody.")
+        assert error.message.endswith(words)
         await invoke("shell.run", {"command": "ls"})
     assert shell.ran == ["ls"]
 

@@ -28,6 +28,12 @@ HOSTS = {"host", "replace", "drain", "offer_builders", "closed", "forwarding"}
 RENAMED = {"aclose": "close"}
 
 
+@tool(approval=True)
+async def write(text: str) -> str:
+    """Write what a person has approved."""
+    return f"wrote {text}"
+
+
 class Served:
     """A server and a host on a thread of their own."""
 
@@ -86,7 +92,7 @@ class Served:
             finally:
                 self.cancelled.release()
 
-        return Toolkit("kit", [double, steps, file, both, size, hold])
+        return Toolkit("kit", [double, steps, file, both, size, hold, write])
 
 
 @pytest.fixture
@@ -168,6 +174,47 @@ def test_files_in_results_are_read_saved_and_sent_on_without_a_loop(
     with pytest.raises(Unavailable, match="closed"):
         late.save(tmp_path / "late")
     assert not (tmp_path / "late").exists()
+
+
+def test_sync_client_holds_and_approves(served: Served) -> None:
+    """One thread waits for a person, who answers from another one."""
+    answers: list[Any] = []
+    with served.client() as room, room.events(["holds"]) as events:
+
+        def call() -> None:
+            for outcome in ("approved", "changed", "denied"):
+                try:
+                    chunk = room.invoke("kit.write", {"text": outcome}, purpose="to try it")
+                    answers.append(chunk.value)
+                except toolbus.ApprovalDenied as error:
+                    answers.append(error.message)
+
+        thread = threading.Thread(target=call)
+        thread.start()
+        for outcome in ("approved", "changed", "denied"):
+            added = next(events).hold
+            assert added is not None
+            (listed,) = room.holds()
+            hold = room.hold(listed.id)
+            assert (hold.id, hold.purpose) == (added.id, "to try it")
+            if outcome == "approved":
+                room.approve(hold)
+            elif outcome == "changed":
+                room.approve(hold.id, {"text": "other"})
+            else:
+                room.deny(hold, "no")
+            settled = next(events).hold
+            assert settled is not None
+            assert settled.outcome == ("denied" if outcome == "denied" else "approved")
+        thread.join(PATIENCE_S)
+        assert [held.outcome for held in room.holds(settled=True)] == [
+            *("approved", "approved", "denied")
+        ]
+    assert answers == [
+        "wrote approved",
+        "wrote other",
+        'a person denied this call, and says: "no"',
+    ]
 
 
 def test_sync_client_has_the_methods_of_the_client_with_the_same_arguments() -> None:

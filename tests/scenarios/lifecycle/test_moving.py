@@ -197,6 +197,29 @@ async def test_call_that_is_given_up_after_the_move_is_cancelled_where_it_runs()
             await settled(leaving)
 
 
+async def test_rules_that_were_granted_move_with_their_host() -> None:
+    """HOLD-13: a listing has no end, and the server that leaves does not wait for it."""
+
+    @tool(approval=True)
+    async def write(text: str) -> str:
+        return text
+
+    async with pair() as servers, servers.room("host") as host, servers.room("alice") as alice:
+        async with host.host(Toolkit("files", [write])):
+            async with alice.events(["holds"]) as events:
+                calling = asyncio.create_task(alice.call("files.write", text="a"))
+                hold = (await anext(events)).hold
+                assert hold is not None
+                await alice.approve(hold, rule=True)
+                assert await calling == "a"
+            await settled(servers.leave())
+            await until_hosts(alice, "files", 1)
+            assert await alice.call("files.write", text="a") == "a"
+            while not await alice.granted_rules():  # noqa: ASYNC110 - it has no events
+                await asyncio.sleep(0.01)
+            assert servers.names(servers.second) == ["alice", "host"]
+
+
 async def test_messages_and_subscriptions_of_a_participant_end_with_it() -> None:
     """LEAVE-9, EVENT-4: attributes, builders, subscriptions."""
     async with pair() as servers, servers.room("alice") as alice, servers.room("bob") as bob:

@@ -6,6 +6,7 @@ How long a call waits, and whose time stands still, is in `tests/room_server/cal
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
@@ -26,7 +27,7 @@ from support.clients.raw_requests import (
     refusal,
     toolkit_of,
 )
-from toolbus import AgentsGrant, ApiScope, KeyRing
+from toolbus import AgentsGrant, ApiScope, Key, KeyRing
 from toolbus.wire import (
     Assess,
     AssessDispatch,
@@ -75,14 +76,22 @@ class Room:
         self.server = server
         self._stack = stack
         self.members: dict[str, RawClient] = {}
+        self.instances: dict[str, str] = {}
 
-    async def join(self, name: str, *, role: str = "user", **grants: Any) -> RawClient:
-        """Connect, with the grants of a caller and these."""
+    async def join(
+        self, name: str, *, role: str = "user", epoch: int = 1, **grants: Any
+    ) -> RawClient:
+        """Connect, with the grants of a caller and these; an epoch replaces the last connection."""
         grants.setdefault("agents", CALLING)
         token = self.server.token(name, role=role, api=ApiScope(messaging=True, **grants))
-        instance = f"{name}-{next(NUMBERS)}"
+        if epoch == 1:
+            self.instances[name] = f"{name}-{next(NUMBERS)}"
         entering = raw_participant(
-            self.server, token=token, instance=instance, query="&holds=1&assess=1"
+            self.server,
+            token=token,
+            instance=self.instances[name],
+            epoch=epoch,
+            query="&holds=1&assess=1",
         )
         self.members[name] = await self._stack.enter_async_context(entering)
         return self.members[name]
@@ -160,6 +169,7 @@ async def test_a_call_waits_until_it_is_approved_with_these_very_bytes(server: T
         assert hold["caller"]["name"] == hold["asked_for"]["name"] == "alice"
         assert hold["owner"] == {"name": "host", "issuer": KEY.iss}
         assert (hold["call_id"], "body" in hold) == (call.call_id, False)
+        assert 0 <= hold["age_ms"] <= 300_000 - hold["left_ms"] < 300_000
         shown = (await ask(alice, Holds(2, {"hold": id})))["hold"]
         assert (shown["body"], shown["approvers"]) == (body, ["role:user"])
         changes: dict[str, Any] = {"arguments": pack_body({"text": odd}), "rules": pack_body([])}
@@ -312,6 +322,7 @@ BAD_HOLDS: list[tuple[dict[str, Any], str]] = [
     ({"tool": "echo.missing"}, "not_found"),
     ({"tool": "echo.say", "participant": "bob"}, "not_found"),
     ({"tool": "echo.say", "definition": "d" * 65}, "invalid_arguments"),
+    ({"tool": "echo.say", "definition": "d" * 64}, "definition_changed"),
 ]
 
 
@@ -379,6 +390,10 @@ async def test_decisions_that_are_refused_change_nothing(server: TestServer) -> 
             refused = await refusal(alice, settle_of(**{"hold": id, **fields}))
             assert (fields, refused.code) == (fields, code)
         assert (await refusal(mallory, settle_of(id))).code == "not_found"
+        # A cursor is the id of a hold too.
+        cursor = base64.urlsafe_b64encode(pack_body([id])).decode()
+        forged = await refusal(mallory, Holds(RequestId(8), {"cursor": cursor}))
+        assert forged.code == "not_found"
         # Other arguments need the grant to call the tool.
         refused = await refusal(weak, settle_of(id, arguments=b"\x80"))
         assert (refused.code, details_of(refused)) == (
@@ -428,6 +443,12 @@ async def _lose_host(_room: Room, alice: RawClient, host: RawClient, _: Hold) ->
     assert (lost.code, lost.executed, lost.retryable) == ("host_lost", "no", True)
 
 
+async def _replace_host(room: Room, alice: RawClient, _host: RawClient, _: Hold) -> None:
+    await room.join("host", epoch=2)
+    lost = await failure_of(alice, 7)
+    assert (lost.code, lost.executed, lost.retryable) == ("host_lost", "no", True)
+
+
 async def _reply(_room: Room, alice: RawClient, host: RawClient, hold: Hold) -> None:
     assert hold.dispatch is not None
     host.send_frame(Result(RequestId(hold.dispatch), pack_body([0])))
@@ -456,6 +477,7 @@ ENDS: dict[str, tuple[Callable[[Room, RawClient, RawClient, Hold], Awaitable[Non
     "caller cancels": (_cancel, OWN),
     "caller leaves": (_leave, OWN),
     "host leaves": (_lose_host, OWN),
+    "host is replaced": (_replace_host, OWN),
     "host replies": (_reply, OWN),
     "host withdraws": (_withdraw, OWN),
     "principal loses the grant": (_forbid, FOR),
@@ -476,7 +498,7 @@ async def test_hold_ends_with_its_call(server: TestServer, end: str) -> None:
         await ask(bob, Subscribe(1, ["holds"]))
         _, request, id = await held(alice, host, call_of("echo.say", 7, **options))
         await act(room, alice, host, request)
-        outcome = "lost" if end == "host leaves" else "cancelled"
+        outcome = "lost" if act in (_lose_host, _replace_host) else "cancelled"
         event = await bob.next_event()
         while event.name != "hold_settled":
             event = await bob.next_event()
@@ -543,6 +565,7 @@ async def test_agent_asks_about_a_call_that_it_is_about_to_make(
         assert first["caller"]["name"] == "agent"
         assert first["owner"]["name"] == ("agent" if "local" in options else "host")
         assert first["asked_for"]["name"] == ("alice" if within else "agent")
+        assert len(first["definition"]) == (0 if "local" in options else 64)
         assert ("on_behalf_of" in first) is within
         assert len(first.get("purpose", "")) <= 500
         assert len(first.get("call_id", "")) <= 64
@@ -570,6 +593,28 @@ async def _next_hold(approver: RawClient, count: int) -> dict[str, Any]:
     while len(holds := await listed(approver)) < count:
         pass
     return holds[count - 1]
+
+
+async def test_approvers_are_named_from_the_issuer_of_who_asks() -> None:
+    """HOLD-11, NAME-1: also where the toolkit that is asked about is of another issuer."""
+    home = Key.generate(kid="home", iss="https://home", alias="home")
+    away = Key.generate(kid="away", iss="https://away", alias="away")
+    settings = ServerSettings(keys=KeyRing([away]), port=0)
+    async with (
+        running_server(key=home, settings=settings) as server,
+        room_of(server) as room,
+        room_of(TestServer(server.server, away)) as abroad,
+    ):
+        agent, mine = await room.host("agent"), await room.join("bob", **MINE)
+        theirs = await abroad.join("bob", **MINE)
+        await abroad.host("host", toolkit_of("away", "say"))
+        approvers = ["name:bob", "role:judge", "name:away/ann"]
+        agent.send_frame(hold_of(None, tool="away.say", approvers=approvers))
+        hold = await _next_hold(mine, 1)
+        shown = (await ask(mine, Holds(RequestId(2), {"hold": hold["id"]})))["hold"]
+        assert shown["approvers"] == ["name:home/bob", "role:judge", "name:away/ann"]
+        assert (await refusal(theirs, settle_of(hold["id"]))).code == "not_found"
+        await ask(mine, settle_of(hold["id"]))
 
 
 async def test_granted_rule_is_listed_until_it_is_taken_back(server: TestServer) -> None:

@@ -82,7 +82,24 @@ class ScriptedPeer:
             tracing=tracing,
             connection=self.wire,
             max_in_flight=max_in_flight,
-        ).for_connection(self.wire, self._room_of, sends_parts=reads_parts)
+        ).for_connection(
+            self.wire, self._room_of, sends_parts=reads_parts, ask_person=self._ask_person
+        )
+        self.asked: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        """The calls that wait for a person, by their numbers; a test sets their decisions."""
+
+    async def _ask_person(self, number: int, *_: Any) -> dict[str, Any]:
+        decision: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self.asked[number] = decision
+        try:
+            return await decision
+        finally:
+            del self.asked[number]
+
+    def approve(self, *numbers: int) -> None:
+        """Approve calls that wait for a person."""
+        for number in numbers:
+            self.asked[number].set_result({"outcome": "approved"})
 
     def _room_of(self, call: int, time: CallTime) -> Any:
         self.rooms.append((call, time.ends_at))
@@ -158,6 +175,7 @@ class ScriptedPeer:
             while tasks := [run.task for run in self.runner._running if run.task]:
                 await asyncio.wait(tasks)
         assert self.runner._calls == {}
+        assert (self.runner._aside.count, self.runner._returning) == (0, {})
         assert self.answers.empty()
 
 

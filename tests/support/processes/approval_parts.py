@@ -1,6 +1,7 @@
 """A host whose tool waits for a person, a caller, and a person who follows a script.
 
-Each is a program. It prints one line of JSON for everything that a test waits for; the first says that it is ready.
+Each is a program. It prints one line of JSON for everything that a test waits for; the first says
+that it is ready.
 """
 
 from __future__ import annotations
@@ -95,10 +96,10 @@ class Program:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
-    async def next(self) -> Any:
-        """Wait for what it tells next."""
+    async def next(self, busy_s: float = 0) -> Any:
+        """Wait for what it tells next, which takes so long."""
         assert self._process.stdout is not None
-        async with asyncio.timeout(PATIENCE_S):
+        async with asyncio.timeout(busy_s + PATIENCE_S):
             line = await self._process.stdout.readline()
         assert line, "it has ended: see its errors in the output of the test"
         return json.loads(line)

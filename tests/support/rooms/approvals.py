@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 from support.patience import PATIENCE_S
 from toolbus import EventStream, HoldInfo, RoomClient, RoomEvent
+
+T = TypeVar("T")
 
 
 class Person:
@@ -41,3 +44,11 @@ class Person:
 async def person_in(room: RoomClient) -> AsyncIterator[Person]:
     async with room.events(["holds"]) as events:
         yield Person(room, events)
+
+
+async def approved(room: RoomClient, call: Awaitable[T]) -> T:
+    """Make a call, and approve it as it is."""
+    async with person_in(room) as person:
+        task = asyncio.ensure_future(call)
+        await room.approve(await person.asked())
+        return await task

@@ -17,6 +17,7 @@ from support.clients.ending_tokens import calling
 from support.mcp import scripted_server
 from support.nodes.cluster import nodes, until_listed, until_present
 from support.redis.server import any_redis
+from support.rooms.approvals import approved
 from toolbus import (
     AgentsGrant,
     ApiScope,
@@ -318,7 +319,7 @@ async def test_what_is_forwarded_to_import_is_asked_by_all_in_between(
         with pytest.raises(PermissionDenied, match="other may not"):
             await ann.call("other.add")
         assert [each.name for each in hub.servers] == []
-        added = await ann.call("mcp.call", asked)
+        added = await approved(ann, ann.call("mcp.call", asked))
         assert [each["name"] for each in added["servers"]] == ["more"]
 
 

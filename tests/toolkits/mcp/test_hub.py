@@ -18,6 +18,7 @@ import pytest
 from support.mcp import scripted_server
 from support.patience import PATIENCE_S
 from support.processes.command_line import CommandLine
+from support.rooms.approvals import approved
 from support.rooms.events import until, until_hosts
 from toolbus import (
     DefinitionChanged,
@@ -308,7 +309,7 @@ async def test_only_named_callers_add_servers(bus: TestServer, tmp_path: Path) -
             with pytest.raises(PermissionDenied, match="bob may not"):
                 await bob.invoke(f"mcp.{tool}", arguments)
         servers = {"Two": GOOD, "bad": {"command": 1}}
-        added = await ann.invoke("mcp.import", {"servers": servers})
+        added = await approved(ann, ann.invoke("mcp.import", {"servers": servers}))
         assert [each["name"] for each in added.value["servers"]] == ["two"]
         assert [each["name"] for each in added.value["skipped"]] == ["bad"]
         assert await ann.call("two.add", a=1, b=2) == {"result": 3}
@@ -331,7 +332,8 @@ async def test_a_server_whose_importer_leaves_is_hosted_when_it_is_connected(
     gate = tmp_path / "gate"
     config = file_of(tmp_path, one=GOOD)
     async with hosted(bus, config, "ann") as hub, bus.room("ann") as ann:
-        asked = asyncio.create_task(ann.invoke("mcp.import", {"servers": {"late": behind(gate)}}))
+        called = ann.invoke("mcp.import", {"servers": {"late": behind(gate)}})
+        asked = asyncio.create_task(approved(ann, called))
         await until(lambda: hub.server("late") is not None)
         asked.cancel()
         await asyncio.gather(asked, return_exceptions=True)

@@ -36,7 +36,7 @@ from toolbus.tools.toolkit import MAX_RESULT_BYTES
 from toolbus.untrusted_text import one_line
 from toolbus.wire import ToolkitManifest
 from toolbus_toolkits.credentials.references import RedactingFilter, refuse_references
-from toolbus_toolkits.mcp.config import SkippedEntry, read_servers
+from toolbus_toolkits.mcp.config import ServersFile, SkippedEntry, read_servers
 from toolbus_toolkits.mcp.hub import McpHub
 from toolbus_toolkits.mcp.server import McpServer
 
@@ -360,8 +360,13 @@ class _Import(_Importing):
         "required": ["servers"],
     }
 
-    async def execute(self, context: ToolContext, /, *_: Any, servers: dict[str, Any]) -> Any:
-        """Return `{"servers": [...], "skipped": [{name, reason}]}`."""
+    async def assess(self, context: ToolContext, arguments: dict[str, Any]) -> Assessment:
+        """Refuse what would be refused: no person is asked about that."""
+        self._read(context, arguments["servers"])
+        return await super().assess(context, arguments)
+
+    def _read(self, context: ToolContext, servers: dict[str, Any]) -> ServersFile:
+        """Read entries that may be added. Raises what refuses the call."""
         self._check(context)
         try:
             refuse_references(servers, "/servers")
@@ -374,6 +379,11 @@ class _Import(_Importing):
         if taken:
             text = f"there is an MCP server {taken[0]} already"
             raise context.refuse(_invalid(f"/servers/{taken[0]}", text))
+        return found
+
+    async def execute(self, context: ToolContext, /, *_: Any, servers: dict[str, Any]) -> Any:
+        """Return `{"servers": [...], "skipped": [{name, reason}]}`."""
+        found = self._read(context, servers)
         added = await asyncio.gather(
             *(self._hub.add(name, entry) for name, entry in found.servers.items())
         )
