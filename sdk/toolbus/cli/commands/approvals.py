@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Awaitable, Sequence
 from typing import Annotated, Any, TypeAlias, TypeVar
@@ -95,7 +96,8 @@ def _approvals(
     else:
         if settled or options.as_json:
             raise UsageError("--settled and --json are for a list: add --once")
-        if not sys.stdin.isatty() or not sys.stdout.isatty():
+        is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        if not is_terminal or os.environ.get("TERM") == "dumb":  # as of a shell in an editor
             raise UsageError("there is no terminal for a live table: add --once for a list")
         from toolbus.cli.approvals.table import ApprovalTable  # most commands need no such table
 
