@@ -17,6 +17,7 @@ from toolbus.auth.participant_names import full_name
 from toolbus.chunks.chunk_types import Chunk, FileChunk, MixedChunk, result_chunk
 from toolbus.concurrency.event_loop import running_loop
 from toolbus.concurrency.loop_thread import LoopEnded, LoopWork
+from toolbus.concurrency.pausable_clock import PausableClock
 from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.errors import (
     Cancelled,
@@ -30,7 +31,6 @@ from toolbus.tools.call_room import CallRoom
 from toolbus.tools.tool_info import ToolInfo
 
 if TYPE_CHECKING:  # most programs record nothing, and few turns ask a person
-    from toolbus.concurrency.pausable_clock import PausableClock
     from toolbus.permissions.decision import PermissionDecision
     from toolbus.permissions.granted_permissions import GrantedPermissions
     from toolbus.records.recording import Recording
@@ -206,8 +206,6 @@ class ToolRun(ABC):
         Time limits of middlewares and of turns within the call go by it. To be called on the loop.
         """
         if self.pausable is None:
-            from toolbus.concurrency.pausable_clock import PausableClock
-
             self.pausable = PausableClock(self.clock)
         return self.pausable
 

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from toolbus import FunctionTool, RemoteToolkit, RoomException, ToolContext, ToolFailed, tool
 from toolbus.tools.options import ToolOptions
@@ -70,7 +71,7 @@ def ledger(path: str) -> RemoteToolkit:
                 await asyncio.sleep(work_s)
             return key
 
-    tools = [count, count_approved, count_again, count_in_thread, fail, nest, hurry]
+    tools: list[Any] = [count, count_approved, count_again, count_in_thread, fail, nest, hurry]
     return RemoteToolkit("ledger", tools)
 
 
