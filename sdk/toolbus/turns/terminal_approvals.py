@@ -120,7 +120,7 @@ async def approve_in_terminal(request: ApprovalRequest) -> ApprovalDecision:
 async def ask_in_terminal(
     question: ApprovalQuestion, first_key: str = "", edit: Edit | None = None
 ) -> ApprovalDecision:
-    """Ask as `approve_in_terminal` does.
+    """Ask as `approve_in_terminal` does; the message of a cancellation is shown: what has happened.
 
     Args:
         question: What is asked.
@@ -133,9 +133,11 @@ async def ask_in_terminal(
         with _Terminal() as terminal:
             try:
                 return await _Dialog(terminal, question, edit).run(first_key)
-            except asyncio.CancelledError:
+            except asyncio.CancelledError as error:
+                # What is written next does not stand behind a prompt.
+                why = f"  Meanwhile: {one_line(str(error))}\n" if str(error) else ""
                 with suppress(Unavailable):
-                    terminal.write("\n")  # what is written next does not stand behind a prompt
+                    terminal.write(f"\n{why}")
                 raise
 
 

@@ -315,6 +315,7 @@ def test_what_an_agent_elsewhere_waits_for_is_answered_in_place(
             with toolbus.running("approve.py") as other:  # the user, elsewhere
                 assert other.ended().code == 0
             shown = person.reads(PROMPT)
+            assert "Meanwhile: approved by joe" in shown
             assert "approval: approved" in shown
             assert "vault.drop ok" in shown
             assert "dropped another" in shown

@@ -30,11 +30,11 @@ class _OneObject(Validator):
 async def edited_json(text: str) -> str:
     """Let a person change a text that is one JSON object; Ctrl-C leaves it as it is."""
     session: PromptSession[str] = PromptSession(
-        "",
+        # Not a toolbar: a terminal that does not say where its cursor is shows none.
+        "Change the arguments. Esc and then Enter: done. Ctrl-C: as before.\n",
         multiline=True,
         validator=_OneObject(),
         validate_while_typing=False,
-        bottom_toolbar="Esc and then Enter: done   Ctrl-C: as before",
     )
     try:
         return await session.prompt_async(default=text, handle_sigint=False)

@@ -15,7 +15,7 @@ from toolbus.room.holds import GrantedHold, HoldBody, HoldInfo
 from toolbus.room.room_client import RoomClient
 from toolbus.turns.approvals import ApprovalDecision
 from toolbus.turns.terminal_approvals import ApprovalQuestion
-from toolbus.untrusted_text import one_line, printable
+from toolbus.untrusted_text import json_text, one_line, printable
 
 __all__ = [
     "SHORT_ID",
@@ -71,7 +71,7 @@ def _about(hold: HoldInfo, body: HoldBody) -> list[tuple[str, str]]:
 
 def _reasons(hold: HoldInfo, body: HoldBody) -> list[tuple[str, str]]:
     reasons = [("asked because", printable(body.reason))]
-    if body.message:
+    if body.message and json_text(body.message) not in body.reason:  # most reasons quote it
         reasons.append(("its owner says", printable(body.message)))
     if body.has_input:
         text = "the call sends an attachment or values too; these are not approved by anybody"

@@ -41,7 +41,7 @@ _WIDE, _NARROW = 100, 60
 _KEYS = "up/down  Enter open  a approve  d deny  e change  A always  q quit"
 _SHORT_KEYS = "up/down Enter a d e A, q quits"
 _OTHER_ROWS = 6
-"""Rows of the screen beside the calls: title, header, two of status, keys, one that stays free."""
+"""Rows of the screen beside the calls: title, two of status, header, keys, one that stays free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,6 @@ class ApprovalTable:
         except RoomException as error:
             if not error.retryable:
                 raise
-            self._status = error.message
             return
         self._waiting = {hold.id: _Waiting(hold) for hold in found}
         if self._asked and self._asked not in self._waiting:
@@ -156,7 +155,7 @@ class ApprovalTable:
         self._waiting.pop(hold.id, None)
         if self._asked == hold.id and self._asking is not None and not self._asking.done():
             self._status = f"{one_line(hold.tool)}, meanwhile: {outcome_text(hold)}"
-            self._asking.cancel()
+            self._asking.cancel(outcome_text(hold))
         if self._has_bell:
             self._set_title()
 
@@ -209,7 +208,7 @@ class ApprovalTable:
                     asking.cancel()
             if not asking.cancelled():  # else it was settled meanwhile
                 answer = await settle(self._room, hold, asking.result())
-                self._status = f"{answer}: {one_line(hold.tool)} for {who_text(hold)}"
+                self._status = f"{answer}: {one_line(hold.tool)} ({who_text(hold)})"
         except NotFound:
             self._status = "this call has ended"
         except RoomException as error:
@@ -238,8 +237,8 @@ class ApprovalTable:
         if not self._room.is_connected:
             title = f"connection lost: {title}"
         console.print(Text(title, style="bold"), no_wrap=True, overflow="ellipsis")
-        console.print(self._table(size.columns, max(1, size.rows - _OTHER_ROWS)))
         console.print(Text(one_line(self._status, 2 * size.columns - 10)))
+        console.print(self._table(size.columns, max(1, size.rows - _OTHER_ROWS)))
         keys = _SHORT_KEYS if size.columns < _NARROW + 10 else _KEYS
         console.print(Text(keys, style="dim"), no_wrap=True, overflow="ellipsis")
         return ANSI(written.getvalue())

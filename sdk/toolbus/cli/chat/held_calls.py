@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Self, TypeAlias
 
 from toolbus.bounded_logging import bounded_logger
-from toolbus.cli.approvals.questions import question_of, settle
+from toolbus.cli.approvals.questions import outcome_text, question_of, settle
 from toolbus.cli.chat.agents import ChatAgent
 from toolbus.concurrency.tasks import retrieve_error
 from toolbus.errors import RoomException, Unavailable
@@ -19,6 +19,8 @@ from toolbus.turns.terminal_approvals import ask_in_terminal
 __all__ = ["HeldCalls", "answer_hold"]
 
 _logger = bounded_logger(__name__)
+_READ_S = 1.0
+"""What the end of an answer waits for that; the connection may be lost."""
 Quiet: TypeAlias = Callable[
     [Callable[[], Awaitable[ApprovalDecision]]], Awaitable[ApprovalDecision]
 ]
@@ -33,7 +35,10 @@ async def answer_hold(room: RoomClient, hold_id: str, quiet: Quiet) -> None:
     try:
         hold = await room.hold(hold_id)
         if hold.body is not None:  # else it was settled meanwhile
-            decision = await quiet(partial(ask_in_terminal, question_of(hold)))
+            from toolbus.cli.approvals.editing import edited_json  # few calls wait
+
+            ask = partial(ask_in_terminal, question_of(hold), edit=edited_json)
+            decision = await quiet(ask)
             await settle(room, hold, decision)
     except Unavailable:
         return
@@ -53,14 +58,28 @@ class HeldCalls:
         self._agent = agent
         self._quiet = quiet
         self._asking: dict[str, asyncio.Task[None]] = {}
+        self._ends: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for task in self._asking.values():
+        if self._ends:  # whose dialogs are about to show by whom they were settled
+            await asyncio.wait(self._ends, timeout=_READ_S)
+        tasks = [*self._asking.values(), *self._ends]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._asking.values(), return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _end(self, hold_id: str, asking: asyncio.Task[None]) -> None:
+        """End the dialog about a call that was settled; it shows by whom."""
+        outcome = ""
+        try:
+            outcome = outcome_text(await self._agent.room.hold(hold_id))
+        except RoomException as error:
+            outcome = error.message
+        finally:
+            asking.cancel(outcome)
 
     def follow(self, event: Mapping[str, Any]) -> None:
         """Take an event: ask about what waits, and ask no more about what does not."""
@@ -68,8 +87,9 @@ class HeldCalls:
         if not isinstance(hold_id, str):
             return
         if event.get("type") == "resumed":
-            if task := self._asking.pop(hold_id, None):
-                task.cancel()
+            task = self._asking.pop(hold_id, None)
+            if task is not None and not task.done():
+                self._ends.append(asyncio.ensure_future(self._end(hold_id, task)))
         elif event.get("type") == "held" and event.get("may_settle") is True:
             answering = answer_hold(self._agent.room, hold_id, self._quiet)
             self._asking[hold_id] = task = asyncio.ensure_future(answering)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Awaitable, Sequence
 from typing import Annotated, Any, TypeAlias, TypeVar
@@ -95,7 +96,8 @@ def _approvals(
     else:
         if settled or options.as_json:
             raise UsageError("--settled and --json are for a list: add --once")
-        if not sys.stdin.isatty() or not sys.stdout.isatty():
+        is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        if not is_terminal or os.environ.get("TERM") == "dumb":  # as of a shell in an editor
             raise UsageError("there is no terminal for a live table: add --once for a list")
         from toolbus.cli.approvals.table import ApprovalTable  # most commands need no such table
 
@@ -137,7 +139,7 @@ def _show(options: RoomOptions, id: _Id) -> None:
         typer.echo(json_text(hold_facts(hold)))
         return
     if hold.body is None:
-        typer.echo(f"{hold.id}: {one_line(hold.tool)} for {who_text(hold)}, {outcome_text(hold)}")
+        typer.echo(_text(hold))
         return
     question = question_of(hold)
     arguments = ("arguments", json_text(dict(question.arguments), indent=2))
@@ -219,8 +221,12 @@ def _deny(
 
 
 def _report(options: RoomOptions, hold: HoldInfo) -> None:
-    text = f"{outcome_text(hold)}: {one_line(hold.tool)} for {who_text(hold)}"
-    typer.echo(json_text(hold_facts(hold)) if options.as_json else text)
+    typer.echo(json_text(hold_facts(hold)) if options.as_json else _text(hold))
+
+
+def _text(hold: HoldInfo) -> str:
+    """Return what has become of a call, in one line."""
+    return f"{one_line(hold.tool)} ({who_text(hold)}): {outcome_text(hold)}"
 
 
 def _rule(hold: HoldInfo, pattern: str) -> Rule:

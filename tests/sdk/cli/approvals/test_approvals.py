@@ -37,7 +37,7 @@ def test_call_waits_beyond_its_time_limit_and_says_what_for(
     while callers.lists()[0]["age_s"] < 1.2:  # type: ignore[operator]
         pass
     approved = toolbus.run("approvals", "approve", hold_id[:8], "--name", "ann")
-    assert (approved.code, approved.out) == (0, "approved by ann: files.write for ann\n")
+    assert (approved.code, approved.out) == (0, "files.write (ann): approved by ann\n")
     ended = running.ended()
     assert (ended.code, ended.value) == (0, ["a", "b", 1])
     assert ended.err == "approved: files.write\n"
@@ -117,7 +117,7 @@ def test_denial_has_its_reason_and_the_second_answer_who_decided(
 ) -> None:
     running, hold_id = callers.held("a")
     denied = toolbus.run("approvals", "deny", hold_id, "not\nnow", "--name", "ann")
-    assert denied.out == "denied by ann: not\\nnow: files.write for ann\n"
+    assert denied.out == "files.write (ann): denied by ann: not\\nnow\n"
     ended = running.ended()
     assert ended.code == 3
     assert "not\\nnow" in ended.err
@@ -126,7 +126,7 @@ def test_denial_has_its_reason_and_the_second_answer_who_decided(
         assert (late.code, late.error["code"]) == (3, "already_exists")
         assert late.error["details"]["by"]["name"] == "ann"
     shown = toolbus.run_here("approvals", "show", hold_id, "--name", "ann")
-    assert shown.out == f"{hold_id}: files.write for ann, denied by ann: not\\nnow\n"
+    assert shown.out == denied.out
 
 
 def test_all_that_is_asked_is_shown_and_escaped(toolbus: CommandLine, callers: Callers) -> None:
@@ -177,6 +177,13 @@ def test_wrong_commands_say_what_is_wrong_and_settle_nothing(
     assert ended.code == code, ended.err
     assert text in ended.err + ended.out
     assert hold_id in [hold["id"] for hold in callers.lists()]
+
+
+def test_ids_are_completed(toolbus: CommandLine, callers: Callers) -> None:
+    _, hold_id = callers.held("a")
+    typed = f"toolbus approvals approve --name ann {hold_id[:4]}"
+    words = {"_TOOLBUS_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": "5"}
+    assert toolbus.run_here(**words).out.split() == [hold_id]
 
 
 def test_id_that_several_have_or_that_is_mistyped_is_answered_with_those_that_are_there(
