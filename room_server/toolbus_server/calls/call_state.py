@@ -17,7 +17,7 @@ from msgspec import field as struct_field
 from toolbus.errors import Executed, RoomException
 from toolbus.telemetry.tracing import CallSpan
 from toolbus.transport.websocket import NotifyingTicket, Ticket
-from toolbus.wire import Call, ToolManifest
+from toolbus.wire import DEFAULT_APPROVAL_MS, Call, ToolManifest
 from toolbus.wire.flow_control import ReceiveWindow
 from toolbus_server.identity_usage import IdentityUsage
 from toolbus_server.limits import RateLimiter
@@ -32,10 +32,7 @@ from toolbus_server.registry.room_state import RoomState
 from toolbus_server.registry.toolkit_definition import Definition
 
 __all__ = [
-    "DEFAULT_APPROVAL_S",
-    "Approval",
     "CallHold",
-    "CallMaker",
     "CallMonitor",
     "CallStreams",
     "CallWait",
@@ -49,6 +46,7 @@ __all__ = [
     "Offer",
     "Replication",
     "RoutedRoom",
+    "ShownParticipant",
     "StreamDirection",
 ]
 
@@ -56,8 +54,6 @@ __all__ = [
 _MESSAGES = 1_000
 _CHANGES = 2_000
 _WINDOW_S = 10.0
-DEFAULT_APPROVAL_S = 300.0
-"""How long a call waits for a person if its caller does not say (PROTOCOL.md, HOLD-5)."""
 
 
 class MessagePort(Protocol):
@@ -240,7 +236,7 @@ class InFlightCall(Struct, eq=False):
     and is neither counted nor shown as a call."""
     purpose: str = ""
     """What it is for, in the words of its caller; shown to those who approve it."""
-    approval_s: float = DEFAULT_APPROVAL_S
+    approval_s: float = DEFAULT_APPROVAL_MS / 1000
     """How long it may wait for a person, as its caller chose; 0 never waits."""
     wait: CallWait | None = None
     """Set once it has waited for a person, or a call within it has."""
@@ -250,10 +246,8 @@ class InFlightCall(Struct, eq=False):
         """Whether the tool ran, as far as the router alone can tell."""
         if not self.written or self.patterns is not None:
             return "no"
-        wait = self.wait
-        if wait is not None and wait.approval is not None and not wait.approval.written:
-            return "maybe" if self.has_sent else "no"
-        return "maybe"
+        awaits_approval = self.wait is not None and not self.wait.written
+        return "no" if awaits_approval and not self.has_sent else "maybe"
 
     @property
     def has_sent(self) -> bool:
@@ -301,7 +295,11 @@ class HoldKeeper(Protocol):
 
 
 class CallWait(Struct, eq=False):
-    """How a call waits for a person: by a hold of its own, or by those of calls within it."""
+    """How a call waits for a person: by a hold of its own, or by those of calls within it.
+
+    It is also the ticket that records whether the approval was written by which its host enters the
+    function: until then the tool did not run.
+    """
 
     keeper: HoldKeeper
     holds: list[CallHold] = struct_field(default_factory=list)
@@ -318,20 +316,13 @@ class CallWait(Struct, eq=False):
     """The call around it that stood still when it began: both go on together."""
     begun: dict[InFlightCall, None] = struct_field(default_factory=dict)
     """The calls that began within it while it stands still."""
-    approval: Approval | None = None
-    """Of a function that was not entered when its hold began: until the approval is written, the
-    tool did not run."""
+    written: bool = True
+    """False from a hold before the function is entered until its approval is written."""
+    ended: bool = False
+    """Whether the call has ended: what still waits in the host's send queue is never written."""
 
     def __repr__(self) -> str:  # short, as that of `Delegation`
         return f"CallWait({self.count}, {self.holds!r})"
-
-
-class Approval(Struct, eq=False):
-    """The ticket of the decision by which a host enters the function of a call."""
-
-    written: bool = False
-    ended: bool = False
-    """Whether the call has ended: what still waits in the host's send queue is never written."""
 
 
 HoldOutcome: TypeAlias = Literal[
@@ -341,14 +332,14 @@ HoldOutcome: TypeAlias = Literal[
 call."""
 
 
-class CallMaker(NamedTuple):
-    """One of those behind a call, as others are shown a participant: not its connection."""
+class ShownParticipant(NamedTuple):
+    """A participant as others are shown it: a hold outlives its connection."""
 
     identity: Identity
     shown: dict[str, Any]
 
     @classmethod
-    def of(cls, participant: Participant) -> CallMaker:
+    def of(cls, participant: Participant) -> ShownParticipant:
         """Describe a participant."""
         return cls(participant.identity, participant.describe())
 
@@ -364,12 +355,12 @@ class HeldTool(NamedTuple):
     owner: Identity
     definition: str
     """The digest of the definition of the toolkit."""
-    caller: CallMaker | None
+    caller: ShownParticipant | None
     """Who makes the call; None for a rule that was granted."""
     asked_for: Identity
     """For whom: the principal of the call, else its caller."""
-    principal: CallMaker | None = None
-    forwarded_for: tuple[CallMaker, ...] = ()
+    principal: ShownParticipant | None = None
+    forwarded_for: tuple[ShownParticipant, ...] = ()
     call_id: str = ""
     purpose: str = ""
 
@@ -420,9 +411,8 @@ class CallHold:
     stopped: list[InFlightCall] = field(default_factory=list)
     """The calls whose time it stops."""
     outcome: HoldOutcome = "open"
-    by: dict[str, Any] | None = None
-    """Who settled it, as others are shown a participant."""
-    settler: Identity | None = None
+    by: ShownParticipant | None = None
+    """Who settled it."""
     answer: tuple[Any, ...] = ()
     """What the settler sent, as digests where it may be large: the same again by the same identity
     succeeds again."""

@@ -20,9 +20,8 @@ from typing import Any, NamedTuple
 
 from toolbus.auth.grants import ToolPatterns
 from toolbus.errors import PermissionDenied, QuotaExceeded
-from toolbus.wire import Frame, Held, Resumed
+from toolbus.wire import NO_APPROVAL_LIMIT_MS, Frame, Held, Resumed
 from toolbus_server.calls.call_state import (
-    Approval,
     CallHold,
     CallWait,
     Connection,
@@ -40,7 +39,6 @@ from toolbus_server.registry.models import (
 )
 
 __all__ = [
-    "MAX_PURPOSE_CHARS",
     "OTHERS",
     "HoldChange",
     "Outgoing",
@@ -53,12 +51,8 @@ __all__ = [
     "time_stopped_s",
 ]
 
-MAX_PURPOSE_CHARS = 500
-"""What a call is for is shown to a person, who reads so much (PROTOCOL.md, HOLD-4)."""
 OTHERS = "others"
 """The entry of `approvers` that excludes whoever makes the call and whom it is made for."""
-NO_LIMIT_MS = 2**53
-"""The wait of a call that has no limit (PROTOCOL.md, HOLD-5)."""
 MAX_OF_CALLER, MAX_OF_HOST, MAX_OF_ROOM = 64, 1_024, 4_096
 """Open holds: each holds its body, and a person reads one after another (PROTOCOL.md, HOLD-9)."""
 MAX_SETTLED = 1_024
@@ -88,7 +82,7 @@ class HoldChange(NamedTuple):
 def approval_seconds(options: Mapping[str, Any]) -> float:
     """Return how long a call, or a host, lets it wait for a person; infinity for no limit."""
     milliseconds: int = options["approval_ms"]
-    return inf if milliseconds >= NO_LIMIT_MS else max(0, milliseconds) / 1000
+    return inf if milliseconds >= NO_APPROVAL_LIMIT_MS else max(0, milliseconds) / 1000
 
 
 def time_stopped_s(parent: InFlightCall, now: float) -> float:
@@ -220,7 +214,7 @@ def _standing(hold: CallHold, now: float) -> dict[str, Any]:
         return {} if hold.ends_at == inf else {"left_ms": max(0, int((hold.ends_at - now) * 1000))}
     if hold.by is None:
         return {}
-    return {"by": hold.by, "reason": hold.reason} if hold.reason else {"by": hold.by}
+    return {"by": hold.by.shown} | ({"reason": hold.reason} if hold.reason else {})
 
 
 def _named(identity: Identity, issuers: Issuers) -> dict[str, str]:
@@ -228,6 +222,28 @@ def _named(identity: Identity, issuers: Issuers) -> dict[str, str]:
     if alias := issuers.alias_before(identity):
         named["alias"] = alias
     return named
+
+
+class _Quota(NamedTuple):
+    """What a limit of open holds counts."""
+
+    text: str
+    limit: int
+    identity: Identity | None
+
+
+def _quotas_of(tool: HeldTool, asker: Identity) -> list[_Quota]:
+    """Return where a hold counts. Rules take no places of calls, nor the other way round."""
+    if tool.caller is None:
+        return [
+            _Quota("rules at one host are listed", MAX_OF_HOST, asker),
+            _Quota("rules of one room are listed", MAX_OF_ROOM, None),
+        ]
+    return [
+        _Quota("calls at one host wait for a person", MAX_OF_HOST, asker),
+        _Quota("calls of one room wait for a person", MAX_OF_ROOM, None),
+        _Quota("calls of one caller wait for a person", MAX_OF_CALLER, tool.caller.identity),
+    ]
 
 
 @dataclass(slots=True, eq=False)
@@ -239,25 +255,14 @@ class RoomHolds:
     settled: dict[str, CallHold] = field(default_factory=dict)
     """By id, the first settled first."""
     last_number: int = 0
-    _of_caller: Counter[Identity] = field(default_factory=Counter)
-    _of_asker: Counter[tuple[Identity, bool]] = field(default_factory=Counter)
-    """By host: its calls, and its granted rules (True)."""
-    _of_room: Counter[bool] = field(default_factory=Counter)
+    counts: Counter[_Quota] = field(default_factory=Counter)
+    """Open holds, by what limits them."""
 
-    def check_quotas(self, tool: HeldTool, asker: Participant) -> None:
+    def check_quotas(self, tool: HeldTool, asker: Identity) -> None:
         """Refuse one more hold of a caller, a host or the room. Raises QuotaExceeded."""
-        # Rules that were granted take no places of calls, nor the other way round.
-        is_rule = tool.caller is None
-        what, verb = ("rules", "are listed") if is_rule else ("calls", "wait for a person")
-        quotas = [
-            (self._of_asker[asker.identity, is_rule], MAX_OF_HOST, "at one host"),
-            (self._of_room[is_rule], MAX_OF_ROOM, "of one room"),
-        ]
-        if tool.caller is not None:
-            quotas.append((self._of_caller[tool.caller.identity], MAX_OF_CALLER, "of one caller"))
-        for used, most, whose in quotas:
-            if used >= most:
-                text = f"{most} {what} {whose} {verb} already"
+        for quota in _quotas_of(tool, asker):
+            if self.counts[quota] >= quota.limit:
+                text = f"{quota.limit} {quota.text} already"
                 raise QuotaExceeded(text, retry_after_s=_RETRY_AFTER_S)
 
     def begin(
@@ -287,7 +292,7 @@ class RoomHolds:
             wait = _wait_of(hold.call, hold.keeper)
             wait.holds.append(hold)
             if not (is_entered or hold.is_own):
-                wait.approval = Approval()
+                wait.written = False
         for around in calls_around(hold.call):
             if around.caller.reads_holds and not around.ended:
                 _stop(around, hold.keeper, now)
@@ -333,16 +338,10 @@ class RoomHolds:
             del self.settled[oldest.id]
 
     def _count(self, hold: CallHold, sign: int) -> None:
-        caller = hold.tool.caller
-        asker = hold.asked_by, caller is None
-        self._of_room[caller is None] += sign
-        if caller is not None:
-            self._of_caller[caller.identity] += sign
-            if not self._of_caller[caller.identity]:
-                del self._of_caller[caller.identity]
-        self._of_asker[asker] += sign
-        if not self._of_asker[asker]:
-            del self._of_asker[asker]
+        for quota in _quotas_of(hold.tool, hold.asked_by):
+            self.counts[quota] += sign
+            if not self.counts[quota]:
+                del self.counts[quota]
 
     def _lost_hold_of(self, hold: CallHold, now: float) -> str:
         """Return the hold of an earlier attempt of the call, whose host was lost meanwhile."""

@@ -37,6 +37,7 @@ from toolbus.permissions.plain import MAX_ASSESS_S, assessment_to_plain
 from toolbus.telemetry.tracing import TRACESTATE, is_unsampled, read_trace_context
 from toolbus.transport.websocket import NotifyingTicket
 from toolbus.wire import (
+    MAX_PURPOSE_CHARS,
     Assess,
     AssessDispatch,
     Call,
@@ -55,13 +56,7 @@ from toolbus.wire import (
     failed,
     pack_body,
 )
-from toolbus_server.calls.call_state import (
-    CallWait,
-    Connection,
-    InFlightCall,
-    MessagePort,
-    RoutedRoom,
-)
+from toolbus_server.calls.call_state import Connection, InFlightCall, MessagePort, RoutedRoom
 from toolbus_server.calls.delegation import (
     ROOT_CONTEXT,
     CallContext,
@@ -75,7 +70,7 @@ from toolbus_server.calls.delegation import (
     complete_refusal,
     resolve_for,
 )
-from toolbus_server.calls.holds import MAX_PURPOSE_CHARS, approval_seconds, time_stopped_s
+from toolbus_server.calls.holds import approval_seconds, time_stopped_s
 from toolbus_server.calls.stream_relay import READER_BUDGET_BYTES, StreamRelay, is_stream
 from toolbus_server.calls.telemetry import ServerTelemetry
 from toolbus_server.limits import Limits
@@ -562,17 +557,12 @@ class Router:
     def _on_deadline(self, call: InFlightCall) -> None:
         """End a call whose timer is due, unless its time stands still, or did so meanwhile."""
         wait = call.wait
-        if wait is None or self._is_due(call, wait):
-            self._expire(call)
-
-    def _is_due(self, call: InFlightCall, wait: CallWait) -> bool:
-        if wait.count:
+        if wait is not None and wait.count:
             wait.timer_is_due = True  # `resume` adds it again
-            return False
-        if call.deadline_at <= self._loop.time() + CLOCK_S:
-            return True
-        self._deadlines.add(call.deadline_at, call)  # it has moved
-        return False
+        elif wait is not None and call.deadline_at > self._loop.time() + CLOCK_S:
+            self._deadlines.add(call.deadline_at, call)  # it has moved
+        else:
+            self._expire(call)
 
     def resume(self, call: InFlightCall) -> None:
         """Set the timer of a call whose time goes on, if it was due meanwhile."""

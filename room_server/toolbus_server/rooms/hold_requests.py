@@ -30,20 +30,29 @@ from toolbus.errors import (
     TooLarge,
     Unavailable,
 )
-from toolbus.wire import Frame, Hold, Holds, Result, Settle, encode, failed
+from toolbus.wire import (
+    MAX_HOLD_BYTES,
+    MAX_PURPOSE_CHARS,
+    Frame,
+    Hold,
+    Holds,
+    Result,
+    Settle,
+    encode,
+    failed,
+)
 from toolbus_server import identity_usage
 from toolbus_server.calls.call_state import (
     CallHold,
-    CallMaker,
     Connection,
     HeldTool,
     HoldOutcome,
     InFlightCall,
     RoutedRoom,
+    ShownParticipant,
 )
 from toolbus_server.calls.delegation import has_authority
 from toolbus_server.calls.holds import (
-    MAX_PURPOSE_CHARS,
     OTHERS,
     HoldChange,
     RoomHolds,
@@ -71,8 +80,6 @@ from toolbus_server.rooms.scheduling import Walk, pack_reply
 
 __all__ = ["HoldRequests"]
 
-MAX_BODY_BYTES = 256 * 1024
-"""What a person is shown about one call (PROTOCOL.md, HOLD-4)."""
 MAX_GRANTED_BYTES = 16 * 1024
 """A rule that was granted: lists show the rules in full (PROTOCOL.md, HOLD-13)."""
 MAX_APPROVERS = 256
@@ -136,7 +143,7 @@ class HoldRequests:
         is_entered = read_option(request.options, "entered", bool) is True
         is_entered = is_entered or (call is not None and call.has_sent)
         approvers = self._read_approvers(asker, request.options)
-        self._holds.check_quotas(tool, asker.participant)
+        self._holds.check_quotas(tool, asker.participant.identity)
         if asker.usage.held_bytes + len(request.body) > identity_usage.MAX_HELD_BYTES:
             raise QuotaExceeded("too much waits for a person at the hosts of this identity")
         now = self._loop.time()
@@ -206,9 +213,9 @@ class HoldRequests:
             names,
             owner,
             definition,
-            CallMaker.of(asker.participant),
+            ShownParticipant.of(asker.participant),
             identity if principal is None else principal.identity,
-            None if principal is None else CallMaker.of(principal),
+            None if principal is None else ShownParticipant.of(principal),
             call_id=(read_option(options, "call_id", str) or "")[:64],
             purpose=purpose[:MAX_PURPOSE_CHARS],
         )
@@ -245,8 +252,7 @@ class HoldRequests:
         assert wait is not None, "it has waited for a person"
         if wait.within is not None and wait.within.wait is not None:
             wait.within.wait.begun.pop(call, None)
-        if wait.approval is not None:
-            wait.approval.ended = True
+        wait.ended = True
         for hold in list(wait.holds):
             self.withdraw(hold)
 
@@ -366,6 +372,7 @@ class HoldRequests:
         """
         self._check_alone()
         participant = connection.participant
+        identity = participant.identity
         hold = self._found(participant, request.hold)
         answer = self._read_answer(participant, hold, request)
         # The end of the hold, or of its call, may wait for its turn.
@@ -374,20 +381,20 @@ class HoldRequests:
         elif not (hold.call is None or has_authority(self._room, hold.call)):
             self.withdraw(hold)
         if hold.ended:
-            if hold.settler == participant.identity and hold.answer == answer:
+            if hold.by is not None and (hold.by.identity, hold.answer) == (identity, answer):
                 return {"outcome": hold.outcome}
             raise _settled_error(hold)
         outcome = _OUTCOMES[hold.kind][request.decision]
-        hold.by, hold.settler, hold.answer = participant.describe(), participant.identity, answer
-        decision: dict[str, Any] = {"outcome": outcome, "by": hold.by}
+        hold.by, hold.answer = ShownParticipant.of(participant), answer
+        decision: dict[str, Any] = {"outcome": outcome, "by": hold.by.shown}
         if outcome == "denied":
             hold.reason = decision["reason"] = read_option(request.options, "reason", str) or ""
         for option in ("arguments", "rules"):
             if request.options.get(option) is not None:
                 decision[option] = request.options[option]
         reply = Result(hold.request_id, pack_reply(decision))
-        wait = None if hold.call is None or hold.is_own else hold.call.wait
-        ticket = wait.approval if wait is not None and outcome == "approved" else None
+        entering = hold.call if outcome == "approved" and not hold.is_own else None
+        ticket = None if entering is None else entering.wait
         self._end(hold, outcome, reply, ticket)
         return {"outcome": outcome}
 
@@ -407,8 +414,8 @@ class HoldRequests:
             raise bad_option("decision", "must be approve, with arguments or rules")
         if rules is not None and len(rules) > MAX_RULES_BYTES:
             raise bad_option("rules", f"must have at most {MAX_RULES_BYTES} bytes")
-        if arguments is not None and len(arguments) > MAX_BODY_BYTES:
-            raise TooLarge(f"changed arguments have at most {MAX_BODY_BYTES} bytes", executed="no")
+        if arguments is not None and len(arguments) > MAX_HOLD_BYTES:
+            raise TooLarge(f"changed arguments have at most {MAX_HOLD_BYTES} bytes", executed="no")
         if request.digest != hold.digest:
             raise bad_option("digest", "is not that of what this approval is about")
         if arguments is not None and not participant.may_call(*hold.tool.names):
@@ -435,7 +442,7 @@ def _check_fields(request: Hold) -> None:
     if len(request.digest) != _DIGEST_BYTES:
         raise bad_option("digest", f"must have {_DIGEST_BYTES} bytes")
     size = len(request.body)
-    most = MAX_BODY_BYTES if request.kind == "approve" else MAX_GRANTED_BYTES
+    most = MAX_HOLD_BYTES if request.kind == "approve" else MAX_GRANTED_BYTES
     if size > most:
         text = f"{size} bytes would have to be shown to a person, at most {most} can"
         raise TooLarge(text, executed="no")
@@ -463,10 +470,10 @@ def _tool_of_call(call: InFlightCall | None) -> HeldTool:
         (call.definition.name, call.tool.name),
         call.toolkit.owner,
         call.definition.digest,
-        CallMaker.of(call.caller.participant),
+        ShownParticipant.of(call.caller.participant),
         call.asked_for.identity,
-        None if call.principal is None else CallMaker.of(call.principal),
-        tuple(map(CallMaker.of, call.forwarded_for)),
+        None if call.principal is None else ShownParticipant.of(call.principal),
+        tuple(map(ShownParticipant.of, call.forwarded_for)),
         call.call_id,
         call.purpose,
     )
@@ -492,7 +499,7 @@ def _settled_error(hold: CallHold) -> AlreadyExists:
     details: dict[str, Any] = {"outcome": hold.outcome}
     who = ""
     if hold.by is not None:
-        details["by"] = hold.by
-        who = f" by {hold.by['name']}"
+        details["by"] = hold.by.shown
+        who = f" by {hold.by.identity.name}"
     text = f"this approval was settled already: it is {hold.outcome}{who}"
     return AlreadyExists(text, details=details)

@@ -27,10 +27,9 @@ from toolbus.tools.approvers import (
     approval_milliseconds,
     approval_seconds,
 )
-from toolbus.wire import BadBody, pack_body
+from toolbus.wire import MAX_PURPOSE_CHARS, BadBody, pack_body
 
 __all__ = [
-    "MAX_PURPOSE_CHARS",
     "MAX_TIMEOUT_S",
     "NO_OPTIONS",
     "CallOptions",
@@ -44,8 +43,6 @@ __all__ = [
 
 MAX_TIMEOUT_S = 2**31
 """The timeout of a call is below this number of seconds."""
-MAX_PURPOSE_CHARS = 500
-"""A person reads it before an answer (PROTOCOL.md, HOLD-4)."""
 _NAMES = ("participant", "on_behalf_of", "pin")
 
 

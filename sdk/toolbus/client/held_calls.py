@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from toolbus.bounded_logging import bounded_logger
-from toolbus.concurrency.pausable_clock import CallTime
 
-__all__ = ["HeldCall", "HeldPlan", "report_held"]
+__all__ = ["HeldCall", "report_held"]
 
 _logger = bounded_logger(__name__)
 
@@ -57,14 +56,6 @@ class HeldCall:
             left_ms / 1000 if isinstance(left_ms, int) else None,
             outcome if isinstance(outcome, str) else "open",
         )
-
-
-class HeldPlan(Protocol):
-    """What of a call moves when it waits: a `CallPlan`."""
-
-    deadline_at: float
-    within: CallTime | None
-    on_held: Callable[[HeldCall], None] | None
 
 
 def report_held(on_held: Callable[[HeldCall], None] | None, held: HeldCall) -> None:

@@ -21,9 +21,10 @@ from toolbus.chunks.chunk_sequences import ChunkReader
 from toolbus.chunks.chunk_types import Chunk, chunk_from_wire
 from toolbus.chunks.receive_credit import BufferBudget, ReceiveBuffer, ReceivedChunk
 from toolbus.chunks.result_parts import JoinedParts, part_data
-from toolbus.client.held_calls import HeldCall, HeldPlan, report_held
+from toolbus.client.held_calls import HeldCall, report_held
 from toolbus.client.input_sender import InputSender
 from toolbus.client.local_errors import check_loop, recorded_end
+from toolbus.client.retry import CallPlan
 from toolbus.concurrency.timers import Alarm
 from toolbus.errors import (
     Cancelled,
@@ -80,14 +81,14 @@ class PendingRequest(Struct, eq=False):
     ended: bool = False
     on_result: Callable[[Any], None] | None = None
     """Called with the connection when the result arrives, before what arrives after it."""
-    call: HeldPlan | None = None
+    call: CallPlan | None = None
     """The call that it is an attempt of, whose deadline moves when it waits for a person."""
     waits: int = 0
     """For how many persons the call waits; its time stands still then."""
     held_at: float = 0.0
     """Since when, by the loop's clock."""
     held_ends_at: float = 0.0
-    """What `ends_at` is when it goes on."""
+    """What `ends_at` was then."""
 
     @property
     def executed(self) -> Executed:
@@ -419,9 +420,10 @@ class PendingRequests:
         if pending is None or pending.call is None or not pending.waits:
             return
         pending.waits -= 1
-        self._move(pending, pending.call, frame.waited_ms / 1000)
+        waited_s = frame.waited_ms / 1000  # 0 while it waits for another person
+        pending.call.deadline_at += waited_s
         if not pending.waits:
-            pending.ends_at = pending.held_ends_at
+            pending.ends_at = pending.held_ends_at + waited_s
             if pending.ends_at < self._alarm.at:
                 self._alarm.set(pending.ends_at)
             if pending.call.within is not None:
@@ -432,15 +434,11 @@ class PendingRequests:
         """End the waits of a call that ends itself: the server says nothing of them any more."""
         assert pending.call is not None, "as it waits"
         pending.waits = 0
-        self._move(pending, pending.call, self._loop.time() - pending.held_at)
+        pending.call.deadline_at += self._loop.time() - pending.held_at
         if pending.call.within is not None:
             pending.call.within.resume()
 
-    def _move(self, pending: PendingRequest, call: HeldPlan, waited_s: float) -> None:
-        pending.held_ends_at += waited_s
-        call.deadline_at += waited_s
-
-    def _report(self, call: HeldPlan, data: dict[str, Any]) -> None:
+    def _report(self, call: CallPlan, data: dict[str, Any]) -> None:
         if call.on_held is not None and (held := HeldCall.from_wire(data)) is not None:
             report_held(call.on_held, held)
 

@@ -24,12 +24,12 @@ from toolbus.wire import pack_body
 if TYPE_CHECKING:
     from toolbus.permissions.permissions import Permissions
 
-__all__ = ["AskServer", "HostGrants"]
+__all__ = ["AskPerson", "HostGrants"]
 
 _logger = bounded_logger(__name__)
 
-AskServer: TypeAlias = Callable[..., Awaitable[dict[str, Any]]]
-"""Sends a `Hold` with these fields and waits; `on_result` is called as its result is read."""
+AskPerson: TypeAlias = Callable[..., Awaitable[dict[str, Any]]]
+"""Sends a `Hold` with these fields, and returns the body of its reply: `Caller.ask_person`."""
 
 
 class HostGrants(GrantedPermissions):
@@ -38,7 +38,7 @@ class HostGrants(GrantedPermissions):
     def __init__(self) -> None:
         super().__init__(GrantedRules())
         self._listings: dict[GrantedRule, asyncio.Task[None]] = {}
-        self._ask: AskServer | None = None
+        self._ask: AskPerson | None = None
         self._options: dict[str, Any] = {}
 
     def grant(
@@ -54,7 +54,7 @@ class HostGrants(GrantedPermissions):
         super().grant(call, reaches, rules, bases, has_input=has_input)
         self._update_listings()
 
-    def list_at(self, ask: AskServer, toolkit: str, digest: str, *, public: bool) -> None:
+    def list_at(self, ask: AskPerson, toolkit: str, digest: str, *, public: bool) -> None:
         """List the rules on a connection on which the toolkit has just been registered."""
         self.withdraw()
         self._ask = ask
@@ -87,7 +87,7 @@ class HostGrants(GrantedPermissions):
                     listing, context=Context()
                 )
 
-    async def _list(self, ask: AskServer, rule: GrantedRule) -> None:
+    async def _list(self, ask: AskPerson, rule: GrantedRule) -> None:
         body = pack_body(rule.to_plain())
         options = self._options | {"name": rule.principal, "issuer": rule.principal_issuer}
         options["tool"] += "." + rule.own_name.partition(".")[2]

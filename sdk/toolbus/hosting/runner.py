@@ -11,14 +11,14 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import Context as TaskContext
 from contextvars import copy_context
 from copy import copy
 from functools import cache, partial
 from time import monotonic
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_sender import OutgoingConnection
@@ -92,17 +92,16 @@ from toolbus.wire.flow_control import MAX_CHUNK_BYTES
 
 if TYPE_CHECKING:  # few tools ask a person
     from toolbus.concurrency.pausable_clock import CallTime
+    from toolbus.hosting.host_grants import AskPerson
     from toolbus.tools.approvals import ApprovalDecision, ApprovalDemand
     from toolbus.tools.execution import Identity
 
-__all__ = ["AskPerson", "Runner"]
+__all__ = ["Runner"]
 
 _logger = bounded_logger(__name__)
 
 _RETRY_AFTER_S = 0.1
 _STOP_TIMEOUT_S = 2.0
-AskPerson: TypeAlias = Callable[..., Awaitable[dict[str, Any]]]
-"""Sends a `Hold`, whose fields it gets, and returns the body of its reply."""
 
 
 class Runner:

@@ -18,7 +18,7 @@ from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.plain import rule_from_plain, rule_to_plain
 from toolbus.permissions.rule import Rule
 from toolbus.tools.approvers import DEFAULT_APPROVAL_S, approval_milliseconds
-from toolbus.wire import BadBody, pack_body, unpack_body
+from toolbus.wire import MAX_HOLD_BYTES, BadBody, pack_body, unpack_body
 
 if TYPE_CHECKING:  # most programs have no permissions
     from toolbus.permissions.decision import JudgedCall, PermissionDecision
@@ -38,8 +38,6 @@ __all__ = [
 ApprovalScope: TypeAlias = Literal["once", "state"]
 """For what a decision holds: for this call, or for the state of the agent."""
 SCOPES = ("once", "state")
-MAX_BODY_BYTES = 256 * 1024
-"""What a person is shown about one call; nobody approves what was not shown (HOLD-4)."""
 
 
 class Judged(NamedTuple):
@@ -166,9 +164,9 @@ class ApprovalDemand:
         if self.has_input:
             body["input"] = True
         packed = pack_body(body)
-        if len(packed) > MAX_BODY_BYTES:
+        if len(packed) > MAX_HOLD_BYTES:
             text = f"{len(packed)} bytes would have to be shown to a person, at most"
-            raise TooLarge(f"{text} {MAX_BODY_BYTES} can", executed="no")
+            raise TooLarge(f"{text} {MAX_HOLD_BYTES} can", executed="no")
         options: dict[str, Any] = {"approval_ms": approval_milliseconds(self.timeout_s)}
         if self.approvers:
             options["approvers"] = list(self.approvers)

@@ -7,13 +7,12 @@ from math import ceil
 from sys import float_info
 
 from toolbus.chunks.json_values import shown
+from toolbus.wire.frames import DEFAULT_APPROVAL_MS, NO_APPROVAL_LIMIT_MS
 
 __all__ = ["DEFAULT_APPROVAL_S", "approval_milliseconds", "approval_seconds", "checked_approvers"]
 
-DEFAULT_APPROVAL_S = 300.0
-"""How long a call waits for a person unless somebody chose another time (PROTOCOL.md, HOLD-5)."""
-_NO_LIMIT_MS = 2**53
-"""Stands for a wait without limit, and for any that is longer (PROTOCOL.md, HOLD-5)."""
+DEFAULT_APPROVAL_S: float = DEFAULT_APPROVAL_MS / 1000
+"""How long a call waits for a person unless somebody chose another time."""
 _OTHERS = "others"
 
 
@@ -33,8 +32,8 @@ def approval_seconds(value: object, label: str) -> float | None:
 
 def approval_milliseconds(seconds: float | None) -> int:
     """Return how long a call waits for a person, as the server is sent it."""
-    if seconds is None or seconds >= _NO_LIMIT_MS / 1000:
-        return _NO_LIMIT_MS
+    if seconds is None or seconds >= NO_APPROVAL_LIMIT_MS / 1000:
+        return NO_APPROVAL_LIMIT_MS
     return ceil(seconds * 1000)
 
 

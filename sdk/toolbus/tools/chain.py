@@ -132,9 +132,8 @@ class _ToolStep:
                 _check_streams(tool, run)  # a call that cannot run is not judged
                 arguments = await permitted(
                     tool,
-                    policies,
                     call,
-                    current_policies=self._chain.current_policies,
+                    policies=self._chain.current_policies,
                     approvers=tuple(tool.approvers) or self._chain.approvers,
                     has_input=self._attachment is not None,
                 )

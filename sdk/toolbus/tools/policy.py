@@ -191,9 +191,9 @@ class HostJudgement:
         from toolbus.permissions.decision import PermissionDecision
 
         assessment = await inquiry.ask(())
-        text, suggestions = _demand_of(call.tool.name), assessment.suggestions
-        asked = PermissionDecision("ask", text, source="tool", suggestions=suggestions)
-        return asked, assessment
+        reason = f"{call.tool.name} asks that a person approves each call."
+        suggestions = assessment.suggestions
+        return PermissionDecision("ask", reason, source="tool", suggestions=suggestions), assessment
 
 
 class _HostDecision(CallDecision):
@@ -201,9 +201,9 @@ class _HostDecision(CallDecision):
 
     Args:
         tool: The tool.
-        policies: Those of the toolkit, all of which have to allow the call.
         call: The attempt.
-        current_policies: Returns the policies that are in force when it is called.
+        policies: Returns the policies of the toolkit that are in force when it is called; all of
+            them have to allow the call.
         approvers: Who may approve it.
         has_input: Whether the call sends an attachment or values too.
     """
@@ -211,20 +211,20 @@ class _HostDecision(CallDecision):
     def __init__(
         self,
         tool: Tool,
-        policies: Sequence[Permissions],
         call: ToolCall,
         *,
-        current_policies: Callable[[], Sequence[Permissions]],
+        policies: Callable[[], Sequence[Permissions]],
         approvers: tuple[str, ...],
         has_input: bool,
     ) -> None:
         self._tool = tool
-        self._policies = policies
+        self._current_policies = policies
+        self._policies = policies()
         self._run = run_of(call.context)
+        self._run.workdirs = workdirs_of(self._policies) or self._run.workdirs
         if workdirs := self._run.own_workdirs:
             call = replace(call, tool=replace(call.tool, workdirs=workdirs))
         self._call = call
-        self._current_policies = current_policies
         self._approvers = approvers
         self._has_input = has_input
         # What a person has decided holds for all attempts; what a policy has denied for this one.
@@ -236,8 +236,8 @@ class _HostDecision(CallDecision):
     async def judge(self, call: ToolCall) -> tuple[PermissionDecision, Assessment]:
         """Ask the tool anew each time: a file may have changed while a person was asked."""
         tool, run = self._tool, self._run
-        if self.state.requests:  # a person may take hours: a rule that denies since then counts
-            self._policies = self._current_policies() or self._policies
+        # A person may take hours: a rule that denies since then counts.
+        self._policies = self._current_policies() or self._policies
         checked = await read_in_time(tool, run, unpack_body(self.arguments))
         judgement = HostJudgement(tool, self._policies, run, has_input=self._has_input)
         return await judgement.judge(call, Inquiry(tool, call, checked, self._policies[1:]))
@@ -284,12 +284,14 @@ class _HostDecision(CallDecision):
             return by
         return f"policy: {self.judged.decision.by}" if self._policies else self.judged.decision.by
 
-    async def arguments_to_run(self, packed: bytes) -> dict[str, Any]:
+    async def arguments_to_run(self) -> dict[str, Any]:
         """Return the arguments to run the call with, as soon as it may.
 
         Raises as `decide`; the error says whether the call may have run before.
         """
         run = self._run
+        # Others have these objects too, and may change them while the policies judge.
+        packed = packed_json("arguments", dict(self._call.arguments))
         was_denied = self.state.denial is not None
         try:
             judged = await self.decide(packed)
@@ -313,31 +315,21 @@ class _HostDecision(CallDecision):
 
 async def permitted(
     tool: Tool,
-    policies: Sequence[Permissions],
     call: ToolCall,
     *,
-    current_policies: Callable[[], Sequence[Permissions]],
-    approvers: tuple[str, ...] = (),
-    has_input: bool = False,
+    policies: Callable[[], Sequence[Permissions]],
+    approvers: tuple[str, ...],
+    has_input: bool,
 ) -> dict[str, Any]:
     """Return the arguments to run a call with, as soon as the toolkit, and who is asked, allow it.
 
     Raises `PermissionDenied`, `ApprovalDenied` and `ApprovalExpired`, recorded in the run, and
     `InvalidArguments`.
     """
-    # Others have these objects too, and may change them while the policies judge.
-    packed = packed_json("arguments", dict(call.arguments))
-    run = run_of(call.context)
-    run.workdirs = workdirs_of(policies) or run.workdirs
     decision = _HostDecision(
-        tool,
-        policies,
-        call,
-        current_policies=current_policies,
-        approvers=approvers,
-        has_input=has_input,
+        tool, call, policies=policies, approvers=approvers, has_input=has_input
     )
-    return await decision.arguments_to_run(packed)
+    return await decision.arguments_to_run()
 
 
 async def foreseen(
@@ -356,10 +348,6 @@ async def foreseen(
     asks = reason if decision.behavior == "ask" else ""
     # What a tool passes the call on to may ask a person too.
     return replace(found, refusal="", asks=asks or found.asks)
-
-
-def _demand_of(tool: str) -> str:
-    return f"{tool} asks that a person approves each call."
 
 
 def workdirs_of(policies: Sequence[Permissions]) -> tuple[str, ...]:

@@ -20,11 +20,15 @@ from toolbus.wire.codec import unpack_body as unpack_body
 from toolbus.wire.error_frames import exception_of as exception_of
 from toolbus.wire.error_frames import failed as failed
 from toolbus.wire.frames import ASSESS_VERSION as ASSESS_VERSION
+from toolbus.wire.frames import DEFAULT_APPROVAL_MS as DEFAULT_APPROVAL_MS
 from toolbus.wire.frames import FORWARD_VERSION as FORWARD_VERSION
 from toolbus.wire.frames import HOLDS_VERSION as HOLDS_VERSION
 from toolbus.wire.frames import KINDS as KINDS
 from toolbus.wire.frames import LIMIT_HEADER as LIMIT_HEADER
 from toolbus.wire.frames import MAX_ATTRIBUTES_BYTES as MAX_ATTRIBUTES_BYTES
+from toolbus.wire.frames import MAX_HOLD_BYTES as MAX_HOLD_BYTES
+from toolbus.wire.frames import MAX_PURPOSE_CHARS as MAX_PURPOSE_CHARS
+from toolbus.wire.frames import NO_APPROVAL_LIMIT_MS as NO_APPROVAL_LIMIT_MS
 from toolbus.wire.frames import PROTOCOL_HEADER as PROTOCOL_HEADER
 from toolbus.wire.frames import PROTOCOL_VERSION as PROTOCOL_VERSION
 from toolbus.wire.frames import SUBPROTOCOL as SUBPROTOCOL

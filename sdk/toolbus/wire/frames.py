@@ -28,6 +28,14 @@ HOLDS_VERSION = 6
 
 MAX_ATTRIBUTES_BYTES = 16 * 1024
 """The attributes of one participant, packed (PROTOCOL.md, PEOPLE-2)."""
+MAX_HOLD_BYTES = 256 * 1024
+"""What a person is shown about one call; nobody approves what was not shown (HOLD-4)."""
+MAX_PURPOSE_CHARS = 500
+"""What a call is for: a person reads it before an answer (HOLD-4)."""
+DEFAULT_APPROVAL_MS = 300_000
+"""How long a call waits for a person unless somebody chose another time (HOLD-5)."""
+NO_APPROVAL_LIMIT_MS = 2**53
+"""Stands for a wait without limit, and for any that is longer (HOLD-5)."""
 
 RequestId = NewType("RequestId", int)
 """Chosen by the sender of the request, per connection and direction."""

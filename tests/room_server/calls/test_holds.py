@@ -110,8 +110,7 @@ def room() -> Iterator[HeldRoom]:
     yield room
     assert room.router.in_flight == 0
     assert not room.room_holds.open
-    assert not room.room_holds._of_caller
-    assert not room.room_holds._of_asker
+    assert not room.room_holds.counts
     room.clock.advance(1e6)
     assert room.clock.waiting == 0
     for connection in room.connections:

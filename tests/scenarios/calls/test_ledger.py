@@ -302,7 +302,7 @@ async def settled(storm: Storm, callers: list[RoomClient]) -> None:
     holds = storm.server.server.hub.rooms["lab"].hold_requests._holds
     outcomes = {hold.outcome for hold in holds.settled.values()}
     assert outcomes >= {"approved", "denied", "expired", "cancelled"}
-    assert not any((holds.open, holds._of_caller, holds._of_asker))
+    assert not any((holds.open, holds.counts))
     for caller in callers:
         # The one description that is requested with a first call may still be pending.
         assert len(connection_of(caller)._pending) <= 1
