@@ -84,6 +84,8 @@ MAX_GRANTED_BYTES = 16 * 1024
 """A rule that was granted: lists show the rules in full (PROTOCOL.md, HOLD-13)."""
 MAX_APPROVERS = 256
 """Each is compared with each participant that may settle, as those of `shared_with`."""
+MAX_APPROVERS_CHARS = 8_192
+"""Of all entries: they stay with a settled hold, of which a room has 1,024."""
 MAX_REASON_CHARS = 2_000
 """A model reads it."""
 MAX_RULES_BYTES = 64 * 1024
@@ -224,6 +226,8 @@ class HoldRequests:
         given = read_option(options, "approvers", list) or []
         if len(given) > MAX_APPROVERS or not all(map(_is_approver, given)):
             raise bad_option("approvers", "must be a list of name:x, role:x or others")
+        if sum(map(len, given)) > MAX_APPROVERS_CHARS:
+            raise bad_option("approvers", f"must have at most {MAX_APPROVERS_CHARS} characters")
         identity = host.participant.identity
         return tuple(self._room.state.issuers.read_share(entry, identity) for entry in given)
 

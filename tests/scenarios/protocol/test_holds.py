@@ -312,6 +312,7 @@ BAD_HOLDS: list[tuple[dict[str, Any], str]] = [
     ({"approvers": ["name:"]}, "invalid_arguments"),
     ({"approvers": [7]}, "invalid_arguments"),
     ({"approvers": ["name:a"] * 257}, "invalid_arguments"),
+    ({"approvers": ["name:" + "a" * 256] * 32}, "invalid_arguments"),
     ({"dispatch": None}, "invalid_arguments"),
     ({"dispatch": None, "kind": "granted"}, "invalid_arguments"),
     ({"dispatch": None, "kind": "granted", "tool": "echo.say"}, "not_found"),
