@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.parts.models import definition
+from support.parts.models import definition, participant
 from support.parts.router_harness import RouterHarness, phase, port_of
 from toolbus import ApiScope
 from toolbus.errors import AlreadyExists, ApprovalExpired, QuotaExceeded, RoomException
@@ -499,6 +499,18 @@ def test_settled_hold_is_shown_to_the_same_people_without_its_toolkit(room: Held
     assert hold.outcome == "lost"
     assert [may_settle(one.participant, hold) for one in people] == [True, True, False]
     assert isinstance(hold.tool.toolkit, Visibility)
+
+
+def test_approvers_of_a_question_are_of_the_issuer_of_who_asks(room: HeldRoom) -> None:
+    """HOLD-11, HOLD-12: not of that of the owner of the tool that it is about."""
+    host, asker = participant("host", issuer="away"), room.connection("asker")
+    room.room.state.join(host)
+    room.room.state.register(host, definition("t", "run"), public=True)
+    hold = room.hold(asker, None, tool="t.run", approvers=["name:bob"])
+    scope = ApiScope(approve=("*",))
+    bobs = [participant("bob", issuer=issuer, api=scope) for issuer in ("acme", "away")]
+    assert [may_settle(bob, hold) for bob in bobs] == [True, False]
+    room.router.cancel(asker, Cancel(RequestId(hold.request_id), ""))
 
 
 def test_retry_after_a_lost_host_replaces_its_hold(room: HeldRoom) -> None:
