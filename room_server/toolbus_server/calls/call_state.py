@@ -403,6 +403,8 @@ class CallHold:
     """What is asked, packed by the asker; empty once the hold is settled."""
     approvers: tuple[str, ...]
     """Who may settle it, as the host chose; empty for those with the grant."""
+    named: frozenset[str]
+    """The roles and names among these, which are compared with those of 10,000 participants."""
     opened_at: float
     ends_at: float
     """When it expires, by the loop's clock; infinity for never."""

@@ -12,7 +12,7 @@ side by side.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import ceil, inf
@@ -46,6 +46,7 @@ __all__ = [
     "approval_seconds",
     "calls_around",
     "describe_hold",
+    "is_named",
     "may_settle",
     "refusal_of",
     "time_stopped_s",
@@ -147,11 +148,10 @@ def _lacking(participant: Participant, hold: CallHold) -> str:
     if excluded:
         return excluded
     tool = hold.tool
-    named = [entry for entry in hold.approvers if entry != OTHERS]
-    if named and not _is_named(participant, named, hold.asked_by):
+    if hold.named and not is_named(participant, hold):
         return "approvers"
     covers_all = _patterns_of(participant.scope.approve_all).covers(*tool.names)
-    if not named and participant.identity != tool.asked_for:
+    if not hold.named and participant.identity != tool.asked_for:
         return "" if covers_all else "approve_all"
     covers = covers_all or _patterns_of(participant.scope.approve).covers(*tool.names)
     return "" if covers else "approve"
@@ -170,9 +170,10 @@ def _excluded(participant: Participant, hold: CallHold) -> str:
     return "approve_own" if is_maker and not participant.scope.approve_own else ""
 
 
-def _is_named(participant: Participant, named: Iterable[str], asker: Identity) -> bool:
-    name = name_between(participant.identity, asker.issuer)
-    return f"name:{name}" in named or f"role:{participant.role}" in named
+def is_named(participant: Participant, hold: CallHold) -> bool:
+    """Whether the host of a hold has named a participant as approver, by its role or name."""
+    name = name_between(participant.identity, hold.asked_by.issuer)
+    return f"name:{name}" in hold.named or f"role:{participant.role}" in hold.named
 
 
 # What others are shown

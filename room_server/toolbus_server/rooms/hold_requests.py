@@ -60,6 +60,7 @@ from toolbus_server.calls.holds import (
     call_began,
     calls_around,
     describe_hold,
+    is_named,
     may_settle,
     refusal_of,
 )
@@ -168,10 +169,12 @@ class HoldRequests:
             digest=request.digest,
             body=request.body,
             approvers=approvers,
+            named=frozenset(approvers) - {OTHERS},
             opened_at=now,
             ends_at=ends_at,
         )
-        has_settlers = any(may_settle(who, hold) for who in self._candidates(hold))
+        # Only the callers of a call are told; without one, nobody is looked for.
+        has_settlers = call is None or any(may_settle(who, hold) for who in self._candidates(hold))
         self._send(self._holds.begin(hold, now, is_entered=is_entered, has_settlers=has_settlers))
         if ends_at != inf:
             self._timers.add(ends_at, hold)
@@ -236,7 +239,8 @@ class HoldRequests:
         state = self._room.state
         yield from state.participants_of(hold.tool.asked_for)
         for participant in state.participants(None):  # there may be 10,000 without such a grant
-            if participant.scope.approve_all or (hold.approvers and participant.scope.approve):
+            scope = participant.scope
+            if scope.approve_all or (hold.named and scope.approve and is_named(participant, hold)):
                 yield participant
 
     def _check_alone(self) -> None:
