@@ -376,6 +376,17 @@ class HeldTool(NamedTuple):
         return {self.asked_for, *(maker.identity for maker in makers)}
 
 
+class HoldAnswer(NamedTuple):
+    """What somebody decided about a hold."""
+
+    decision: str
+    reason: str | None
+    arguments: bytes | None
+    """SHA-256 of other arguments."""
+    rules: bytes | None
+    """SHA-256 of the rules that were granted."""
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class CallHold:
     """A question to a person, which waits for its answer."""
@@ -415,9 +426,8 @@ class CallHold:
     outcome: HoldOutcome = "open"
     by: ShownParticipant | None = None
     """Who settled it."""
-    answer: tuple[Any, ...] = ()
-    """What the settler sent, as digests where it may be large: the same again by the same identity
-    succeeds again."""
+    answer: HoldAnswer | None = None
+    """What the settler sent: the same again by the same identity succeeds again."""
     reason: str = ""
     """Why it was denied, in the words of the settler."""
     settled_at: float = 0.0

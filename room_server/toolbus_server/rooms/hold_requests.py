@@ -46,6 +46,7 @@ from toolbus_server.calls.call_state import (
     CallHold,
     Connection,
     HeldTool,
+    HoldAnswer,
     HoldOutcome,
     InFlightCall,
     RoutedRoom,
@@ -406,9 +407,7 @@ class HoldRequests:
         self._end(hold, outcome, reply, ticket)
         return {"outcome": outcome}
 
-    def _read_answer(
-        self, participant: Participant, hold: CallHold, request: Settle
-    ) -> tuple[Any, ...]:
+    def _read_answer(self, participant: Participant, hold: CallHold, request: Settle) -> HoldAnswer:
         options = request.options
         decisions = _OUTCOMES[hold.kind]
         if request.decision not in decisions:
@@ -429,7 +428,7 @@ class HoldRequests:
         if arguments is not None and not participant.may_call(*hold.tool.names):
             text = f"no grant to call {hold.tool.name}, and so to change what it is called with"
             raise PermissionDenied(text, details={"grant": "agents.call"})
-        return request.decision, reason, _digest(arguments), _digest(rules)
+        return HoldAnswer(request.decision, reason, _digest(arguments), _digest(rules))
 
 
 def _digest(data: bytes | None) -> bytes | None:
