@@ -33,6 +33,7 @@ from toolbus.errors import (
 from toolbus.wire import (
     MAX_HOLD_BYTES,
     MAX_PURPOSE_CHARS,
+    MAX_REASON_CHARS,
     Frame,
     Hold,
     Holds,
@@ -88,8 +89,6 @@ MAX_APPROVERS = 256
 """Each is compared with each participant that may settle, as those of `shared_with`."""
 MAX_APPROVERS_CHARS = 8_192
 """Of all entries: they stay with a settled hold, of which a room has 1,024."""
-MAX_REASON_CHARS = 2_000
-"""A model reads it."""
 MAX_RULES_BYTES = 64 * 1024
 """The rules that are granted with an approval; each has a pattern of at most 4 KiB."""
 _DIGEST_BYTES = 32
@@ -144,7 +143,7 @@ class HoldRequests:
         call = _call_of(asker, request)
         is_own = request.kind == "approve" and "tool" in request.options
         tool = self._tool_of(asker, request, call)
-        is_entered = read_option(request.options, "entered", bool) is True
+        is_entered = bool(read_option(request.options, "entered", bool))
         is_entered = is_entered or (call is not None and call.has_sent)
         approvers = self._read_approvers(asker, request.options)
         self._holds.check_quotas(tool, asker.participant.identity)

@@ -64,8 +64,9 @@ class GrantedPermissions:
                 granted = [granted_for(call, reaches, None, arguments_digest(call.arguments))]
             for rule in granted:
                 self.rules.add(rule)
-                for base in bases if rule.match is not None else ():
-                    self._make_room(call, rule, base)
+                if rule.match is not None:
+                    for base in bases:
+                        self._make_room(call, rule, base)
 
     def _make_room(self, call: JudgedCall, granted: GrantedRule, base: Permissions) -> None:
         # A tool is asked about so many patterns at once. One beyond them would never match, so that

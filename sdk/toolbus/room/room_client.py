@@ -518,13 +518,11 @@ class RoomClient(Room):
         caller = self._approver()
         if not isinstance(hold, HoldInfo | GrantedHold):
             hold = await self.hold(hold)
-        for is_last in (False, True):
-            try:
-                await caller.request(Settle, hold.id, decision, hold.digest, options)
-                return
-            except ConnectionLost:  # the same answer again succeeds again
-                if is_last:
-                    raise
+        fields = hold.id, decision, hold.digest, options
+        try:
+            await caller.request(Settle, *fields)
+        except ConnectionLost:  # the same answer again succeeds again
+            await caller.request(Settle, *fields)
 
     # Attributes and builders
 

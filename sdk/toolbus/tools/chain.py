@@ -19,13 +19,13 @@ from toolbus.errors import Executed, InvalidArguments, InvalidResult, RoomExcept
 from toolbus.tools.context import ToolContext, run_of
 from toolbus.tools.input_stream import InputStream
 from toolbus.tools.middleware import CallNext, Middleware, ToolCall, middleware_name
-from toolbus.tools.policy import permitted
+from toolbus.tools.policy import JudgedToolkit, permitted
 from toolbus.tools.tool import Tool, read_in_time
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import ToolRun
 
 if TYPE_CHECKING:  # most toolkits have no policy
-    from toolbus.permissions.permissions import Permissions
+    pass
 
 __all__ = [
     "MiddlewareChain",
@@ -49,7 +49,7 @@ class ToolChain:
     """Runs a tool that has middlewares or policies, takes an input or returns a stream.
 
     The outermost middleware is the first; inside of them the policies let a call through or refuse
-    it. `unentered` is that of its toolkit.
+    it.
     """
 
     def __init__(
@@ -57,20 +57,12 @@ class ToolChain:
         tool: Tool,
         info: ToolInfo,
         middlewares: Sequence[Middleware],
-        policies: Callable[[], Sequence[Permissions]],
-        unentered: Executed,
-        approvers: tuple[str, ...] = (),
+        toolkit: JudgedToolkit,
     ) -> None:
         self.tool: Tool = tool
-        self.policies: Sequence[Permissions] = policies()
-        """Those of calls that begin now."""
-        self.current_policies: Callable[[], Sequence[Permissions]] = policies
-        """Returns those in force when it is called."""
+        self.toolkit: JudgedToolkit = toolkit
         self._info = info
         self._middlewares = middlewares
-        self._unentered = unentered
-        self.approvers: tuple[str, ...] = approvers
-        """Who may approve the calls of tools that do not say it themselves."""
 
     async def run(
         self, context: ToolContext, arguments: dict[str, Any], attachment: Any = None
@@ -81,7 +73,7 @@ class ToolChain:
         returns one result give none or several.
         """
         tool, run = self.tool, run_of(context)
-        run.unentered = self._unentered
+        run.unentered = self.toolkit.unentered
         call = ToolCall(self._info, arguments, context, run.call_id)
         innermost = _ToolStep(self, attachment)
         if not self._middlewares:
@@ -125,18 +117,14 @@ class _ToolStep:
         Raises `InvalidArguments` before the tool is entered if its caller accepts no stream, sends
         an input that the tool does not take, or sends none to a tool that requires one.
         """
-        tool, policies, run = self._chain.tool, self._chain.policies, run_of(call.context)
+        chain, run = self._chain, run_of(call.context)
+        tool = chain.tool
         arguments = dict(call.arguments)
         try:
-            if policies or (tool.approval and run.enforces_approval):
+            if chain.toolkit.policies or (tool.approval and run.enforces_approval):
                 _check_streams(tool, run)  # a call that cannot run is not judged
-                arguments = await permitted(
-                    tool,
-                    call,
-                    policies=self._chain.current_policies,
-                    approvers=tuple(tool.approvers) or self._chain.approvers,
-                    has_input=self._attachment is not None,
-                )
+                has_input = self._attachment is not None
+                arguments = await permitted(chain.toolkit, tool, call, has_input=has_input)
             checked = await read_in_time(tool, run, arguments)
             _check_streams(tool, run)
             if self._attachment is not None:

@@ -33,6 +33,7 @@ from toolbus.permissions.rule import Rule
 from toolbus.tools.approvals import SCOPES, ApprovalDecision, ApprovalState, Judged
 from toolbus.tools.middleware import ToolCall
 from toolbus.untrusted_text import json_text, printable
+from toolbus.wire.frames import MAX_REASON_CHARS
 
 if TYPE_CHECKING:  # most programs have no permissions
     from toolbus.permissions.decision import JudgedCall, PermissionDecision
@@ -54,8 +55,6 @@ InForce: TypeAlias = "Callable[[str], Permissions]"
 does not forward, or it is not known yet."""
 # A person decides about one input; after so many requests what is still asked counts as answered.
 _MAX_REQUESTS = 2
-_MAX_REASON_CHARS = 2_000
-"""Of the reason of a person: a model reads it."""
 
 
 class CallDecision:
@@ -169,7 +168,7 @@ class CallDecision:
             raise
         if not answer.is_allowed:
             self.note_denial("person")
-            reason = printable(answer.reason, _MAX_REASON_CHARS)
+            reason = printable(answer.reason, MAX_REASON_CHARS)
             quote = f", and says: {json_text(reason)}" if reason else ""
             details = self.details(decision) | {"source": "person"}
             text = f"a person denied this call{quote}"

@@ -7,16 +7,16 @@ does each call of a tool with `approval`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from toolbus.auth.grants import ToolPatterns
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.json_values import packed_json
-from toolbus.errors import ApprovalDenied, ApprovalExpired, RoomException
+from toolbus.errors import ApprovalDenied, ApprovalExpired, Executed, RoomException
 from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.plain import (
     MAX_MATCHES,
@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # most programs have no permissions
 
 __all__ = [
     "Inquiry",
+    "JudgedToolkit",
     "checked_policy",
     "foreseen",
     "permitted",
@@ -58,6 +59,19 @@ def _no_permissions() -> Permissions:
     from toolbus.permissions.permissions import Permissions
 
     return Permissions("dont_ask")
+
+
+class JudgedToolkit(Protocol):
+    """What of a toolkit decides about the calls of its tools; read when it is needed."""
+
+    approvers: tuple[str, ...]
+    """Who may approve calls of the tools that do not say it themselves."""
+    unentered: Executed
+    """`executed` of a call whose function was not entered."""
+
+    @property
+    def policies(self) -> tuple[Permissions, ...]:
+        """What has to allow a call."""
 
 
 class Inquiry:
@@ -200,32 +214,23 @@ class _HostDecision(CallDecision):
     """What the policies of a toolkit and its tool decide about an attempt, where the call runs.
 
     Args:
+        toolkit: The toolkit; all of its policies have to allow the call.
         tool: The tool.
         call: The attempt.
-        policies: Returns the policies of the toolkit that are in force when it is called; all of
-            them have to allow the call.
-        approvers: Who may approve it.
         has_input: Whether the call sends an attachment or values too.
     """
 
     def __init__(
-        self,
-        tool: Tool,
-        call: ToolCall,
-        *,
-        policies: Callable[[], Sequence[Permissions]],
-        approvers: tuple[str, ...],
-        has_input: bool,
+        self, toolkit: JudgedToolkit, tool: Tool, call: ToolCall, *, has_input: bool
     ) -> None:
+        self._toolkit = toolkit
         self._tool = tool
-        self._current_policies = policies
-        self._policies = policies()
+        self._policies = toolkit.policies
         self._run = run_of(call.context)
         self._run.workdirs = workdirs_of(self._policies) or self._run.workdirs
         if workdirs := self._run.own_workdirs:
             call = replace(call, tool=replace(call.tool, workdirs=workdirs))
         self._call = call
-        self._approvers = approvers
         self._has_input = has_input
         # What a person has decided holds for all attempts; what a policy has denied for this one.
         self.state = self._run.approval_states.get(call.tool.name) or ApprovalState()
@@ -237,7 +242,7 @@ class _HostDecision(CallDecision):
         """Ask the tool anew each time: a file may have changed while a person was asked."""
         tool, run = self._tool, self._run
         # A person may take hours: a rule that denies since then counts.
-        self._policies = self._current_policies() or self._policies
+        self._policies = self._toolkit.policies or self._policies
         checked = await read_in_time(tool, run, unpack_body(self.arguments))
         judgement = HostJudgement(tool, self._policies, run, has_input=self._has_input)
         return await judgement.judge(call, Inquiry(tool, call, checked, self._policies[1:]))
@@ -261,7 +266,7 @@ class _HostDecision(CallDecision):
         run = self._run
         demand = ApprovalDemand(
             judged,
-            self._approvers,
+            tuple(self._tool.approvers) or self._toolkit.approvers,
             self._tool.approval_timeout_s,
             is_entered=run.entered,
             has_input=self._has_input,
@@ -314,22 +319,14 @@ class _HostDecision(CallDecision):
 
 
 async def permitted(
-    tool: Tool,
-    call: ToolCall,
-    *,
-    policies: Callable[[], Sequence[Permissions]],
-    approvers: tuple[str, ...],
-    has_input: bool,
+    toolkit: JudgedToolkit, tool: Tool, call: ToolCall, *, has_input: bool
 ) -> dict[str, Any]:
     """Return the arguments to run a call with, as soon as the toolkit, and who is asked, allow it.
 
     Raises `PermissionDenied`, `ApprovalDenied` and `ApprovalExpired`, recorded in the run, and
     `InvalidArguments`.
     """
-    decision = _HostDecision(
-        tool, call, policies=policies, approvers=approvers, has_input=has_input
-    )
-    return await decision.arguments_to_run()
+    return await _HostDecision(toolkit, tool, call, has_input=has_input).arguments_to_run()
 
 
 async def foreseen(

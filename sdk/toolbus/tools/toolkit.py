@@ -203,7 +203,7 @@ class Toolkit:
 
     @property
     def policy(self) -> Permissions | None:
-        """What refuses calls, or asks about them; a new one holds also for those asked about."""
+        """What refuses calls, or asks about them; a new one holds also for those that wait."""
         return self._policy
 
     @policy.setter
@@ -505,8 +505,7 @@ class Toolkit:
         if manifest.name != name:
             manifest = manifest.model_copy(update={"name": name})
         info = ToolInfo.of(self._manifest, manifest)
-        around = self._around.get(name, ())
-        return ToolChain(tool, info, around, lambda: self.policies, self.unentered, self.approvers)
+        return ToolChain(tool, info, self._around.get(name, ()), self)
 
 
 def read_arguments(run: ToolRun, packed: bytes) -> dict[str, Any]:

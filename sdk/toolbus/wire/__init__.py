@@ -28,6 +28,7 @@ from toolbus.wire.frames import LIMIT_HEADER as LIMIT_HEADER
 from toolbus.wire.frames import MAX_ATTRIBUTES_BYTES as MAX_ATTRIBUTES_BYTES
 from toolbus.wire.frames import MAX_HOLD_BYTES as MAX_HOLD_BYTES
 from toolbus.wire.frames import MAX_PURPOSE_CHARS as MAX_PURPOSE_CHARS
+from toolbus.wire.frames import MAX_REASON_CHARS as MAX_REASON_CHARS
 from toolbus.wire.frames import NO_APPROVAL_LIMIT_MS as NO_APPROVAL_LIMIT_MS
 from toolbus.wire.frames import PROTOCOL_HEADER as PROTOCOL_HEADER
 from toolbus.wire.frames import PROTOCOL_VERSION as PROTOCOL_VERSION

@@ -32,6 +32,8 @@ MAX_HOLD_BYTES = 256 * 1024
 """What a person is shown about one call; nobody approves what was not shown (HOLD-4)."""
 MAX_PURPOSE_CHARS = 500
 """What a call is for: a person reads it before an answer (HOLD-4)."""
+MAX_REASON_CHARS = 2_000
+"""Why a person refuses a call: a model reads it (HOLD-3)."""
 DEFAULT_APPROVAL_MS = 300_000
 """How long a call waits for a person unless somebody chose another time (HOLD-5)."""
 NO_APPROVAL_LIMIT_MS = 2**53

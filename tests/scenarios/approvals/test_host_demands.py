@@ -127,13 +127,16 @@ async def test_tool_names_who_approves_else_its_toolkit(
     server: TestServer, of_tool: list[str], of_toolkit: list[str], approvers: tuple[str, ...]
 ) -> None:
     write = Written().tool(approval=True, approvers=of_tool)
-    async with hosted(server, write, approvers=of_toolkit) as (ann, person, _):
-        call = calling(ann)
-        hold = await person.asked()
-        assert hold.body is not None
-        assert hold.body.approvers == approvers
-        await ann.deny(hold)
-        await error_of(call, ApprovalDenied)
+    async with hosted(server, write, approvers=of_toolkit) as (ann, person, toolkit):
+        for expected in (approvers, tuple(of_tool) or ("name:ann",)):
+            call = calling(ann)
+            hold = await person.asked()
+            assert hold.body is not None
+            assert hold.body.approvers == expected
+            await ann.deny(hold)
+            await error_of(call, ApprovalDenied)
+            await person.settled()
+            toolkit.approvers = ("name:ann",)
 
 
 # What is shown
