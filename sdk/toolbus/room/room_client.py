@@ -19,7 +19,7 @@ from toolbus.client.call_options import is_time, text_of
 from toolbus.client.caller import Caller, holds_unknown_error
 from toolbus.client.local_errors import NotEnteredProxy, check_loop, room_closed_error
 from toolbus.client.retry import DEFAULT_WAIT_FOR_HOST_S
-from toolbus.errors import ConnectionLost
+from toolbus.errors import ConnectionLost, NotFound, PermissionDenied
 from toolbus.room.events import DEFAULT_TOPICS, EventStream, RoomEvent
 from toolbus.room.holds import GrantedHold, HoldInfo, packed_rules
 from toolbus.room.hosting import Hosting, find_hosting, packed_manifest
@@ -444,8 +444,8 @@ class RoomClient(Room):
 
         Args:
             id: The hold, or its id.
-            arguments: Other arguments to run it with. They need the grant to call the tool, and
-                the host validates and judges them.
+            arguments: Other arguments to run it with. They need the grant to call the tool. If they
+                do not fit it, the call goes on waiting; its host validates and judges them too.
             rule: What further calls may run without being asked about: an allow rule of this tool,
                 several of them, or True for exactly these arguments. It holds at this host for the
                 principal of the call and this definition, until the host ends or it is taken back.
@@ -461,6 +461,8 @@ class RoomClient(Room):
         options: dict[str, Any] = {}
         if arguments is not None:
             options["arguments"] = packed_json("arguments", dict(arguments))
+            id = id if isinstance(id, HoldInfo) else await self.hold(id)
+            await self._check_changed(id, arguments)
         if rule is not None:
             options["rules"] = packed_rules(rule)
         await self._settle(id, "approve", options)
@@ -511,6 +513,25 @@ class RoomClient(Room):
         if not caller.can_hold:
             raise holds_unknown_error()
         return caller
+
+    async def _check_changed(self, hold: HoldInfo, arguments: Mapping[str, Any]) -> None:
+        """Raise `InvalidArguments` for what does not fit the tool: at its host the call would end.
+
+        What this participant may not read, its host alone checks.
+        """
+        from toolbus.schemas.foreign import usable_schema  # few programs approve calls
+        from toolbus.schemas.validation import JsonCheck, invalid_arguments
+
+        try:
+            info, manifest = await self._described(hold.toolkit, hold.owner)
+        except (NotFound, PermissionDenied):
+            return
+        for tool in manifest.tools if info.digest == hold.definition else ():
+            if f"{manifest.name}.{tool.name}" == hold.tool:
+                schema = usable_schema(tool.input_schema).schema
+                violation = JsonCheck(schema).violation(dict(arguments))
+                if violation is not None:
+                    raise invalid_arguments([violation])
 
     async def _settle(
         self, hold: str | HoldInfo | GrantedHold, decision: str, options: dict[str, Any]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -25,8 +26,15 @@ from toolbus import (
     ToolCall,
     tool,
 )
-from toolbus.errors import ApprovalDenied, ApprovalExpired, PermissionDenied, TooLarge
+from toolbus.errors import (
+    ApprovalDenied,
+    ApprovalExpired,
+    InvalidArguments,
+    PermissionDenied,
+    TooLarge,
+)
 from toolbus.middlewares import Retry
+from toolbus.wire import pack_body
 from toolbus_server.testing import TestServer
 
 ASKS = Permissions("bypass", [Rule(behavior="ask", tool="files.write")])
@@ -288,12 +296,20 @@ async def test_changed_arguments_are_validated_and_judged(
     written = Written()
     write = written.tool(approval=True, match_rule=lambda pattern, path: path == pattern)
     no_rm = Permissions("bypass", [Rule(behavior="deny", tool="files.write", match="rm")])
-    async with hosted(server, write, policy=no_rm) as (ann, person, _):
+    records = Records.memory(arguments=True)
+    async with hosted(server, write, policy=no_rm, records=records) as (ann, person, _):
         call = calling(ann)
-        await ann.approve(await person.asked(), arguments)
+        hold = await person.asked()
+        if code == "invalid_arguments":
+            with pytest.raises(InvalidArguments):  # the call goes on waiting
+                await ann.approve(hold, arguments)
+            await ann._settle(hold, "approve", {"arguments": pack_body(arguments)})
+        else:
+            await ann.approve(hold, arguments)
         if not code:
             assert await call == "a"
             assert written.wrote == [("a", "c")]
+            assert json.loads(records.calls()[0].arguments or "") == arguments
             return
         error = await error_of(call, RoomException)
         assert (error.code, error.executed) == (code, "no")
