@@ -282,7 +282,7 @@ class Delegation(Struct, eq=False):
 
 
 class HoldKeeper(Protocol):
-    """Keeps the holds of a room, and is told of the calls that these concern."""
+    """The holds of a room, as the router and other holds see them."""
 
     def call_began(self, call: InFlightCall, parent: InFlightCall) -> None:
         """Let a call stand still that began within one that does."""
@@ -291,7 +291,7 @@ class HoldKeeper(Protocol):
         """End the holds of a call that has ended; to be called before its caller gets the end."""
 
     def withdraw(self, hold: CallHold) -> None:
-        """End a hold because who asks does not wait for its answer any more."""
+        """End a hold whose asker does not wait for the decision any more."""
 
 
 class CallWait(Struct, eq=False):
@@ -430,7 +430,7 @@ class CallHold:
 
     @property
     def open_connection(self) -> Connection:
-        """The connection of who asks, which waits for the decision."""
+        """The connection of the asker, which waits for the decision."""
         assert self.asker is not None, "it is open"
         return self.asker
 

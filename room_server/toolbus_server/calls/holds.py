@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 OTHERS = "others"
-"""The entry of `approvers` that excludes whoever makes the call and whom it is made for."""
+"""The entry of `approvers` that excludes those who make the call and whom it is made for."""
 MAX_OF_CALLER, MAX_OF_HOST, MAX_OF_ROOM = 64, 1_024, 4_096
 """Open holds: each holds its body, and a person reads one after another (PROTOCOL.md, HOLD-9)."""
 MAX_SETTLED = 1_024

@@ -2,7 +2,7 @@
 
 What follows from a change is in `calls.holds`. Here are the checks of the requests, the timers and
 the order of what is sent: first callers learn that a call goes on, then its host gets the decision,
-then who made it, and last the subscribers of the topic.
+and last the subscribers of the topic.
 """
 
 from __future__ import annotations
@@ -117,10 +117,10 @@ class HoldRequests:
         # Few rooms have a call that ever waits.
         return Deadlines(self._loop, self._expire)
 
-    # Those who ask
+    # Requests of askers
 
     def hold(self, asker: Connection, request: Hold) -> None:
-        """Let something wait for a person; who asks is answered with the decision, later.
+        """Let something wait for a person; the decision is the reply, sent later.
 
         Raises:
             Unavailable: Other nodes share the room.
@@ -256,7 +256,7 @@ class HoldRequests:
             self.withdraw(hold)
 
     def withdraw(self, hold: CallHold) -> None:
-        """End a hold because who asks does not wait for its answer any more."""
+        """End a hold whose asker does not wait for the decision any more."""
         outcome: HoldOutcome = "cancelled"
         error: RoomException = Cancelled("the call has ended", executed="no")
         if not hold.open_connection.participant.is_present:
@@ -286,7 +286,7 @@ class HoldRequests:
         if hold.kind == "approve":
             self._feeds.publish_hold(name, hold)
 
-    # Those who settle
+    # Requests of approvers
 
     def holds(self, connection: Connection, request: Holds) -> Walk:
         """Return a page of the holds that a participant may settle, or one with its body.

@@ -23,10 +23,10 @@ class HeldCall:
 
     id: str
     """The id of the approval, as `RoomClient.approve` takes it; empty for the question of a turn
-    itself, `Turn(approve="room")`, whose id only others are told."""
+    itself, `Turn(approve="room")`, whose id only others get."""
     tool: str = ""
-    """The tool that waits, `toolkit.tool`; empty if this participant may not know it, and like all
-    that follows but `outcome` when it does not wait any more."""
+    """The tool that waits, `toolkit.tool`; empty if this participant may not know it, and, like
+    all that follows but `outcome`, when the server says that the call goes on."""
     may_settle: bool = False
     """Whether this participant may approve or deny it."""
     nobody: bool = False
