@@ -312,10 +312,8 @@ class CallWait(Struct, eq=False):
     """For how long its host has asked persons, by holds that have ended."""
     timer_is_due: bool = False
     """Whether the timer of its deadline has ended meanwhile."""
-    within: InFlightCall | None = None
-    """The call around it that stood still when it began: both go on together."""
     begun: dict[InFlightCall, None] = struct_field(default_factory=dict)
-    """The calls that began within it while it stands still."""
+    """The calls that began within it while it stands still: they go on together with it."""
     written: bool = True
     """False from a hold before the function is entered until its approval is written."""
     ended: bool = False

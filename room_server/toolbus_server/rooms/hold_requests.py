@@ -110,7 +110,7 @@ class HoldRequests:
         self._feeds = feeds
         self._router = router
         self._loop = loop
-        self._holds = RoomHolds()
+        self.table: RoomHolds = RoomHolds()
 
     @cached_property
     def _timers(self) -> Deadlines[CallHold]:
@@ -142,7 +142,7 @@ class HoldRequests:
         is_entered = bool(read_option(request.options, "entered", bool))
         is_entered = is_entered or (call is not None and call.has_sent)
         approvers = self._read_approvers(asker, request.options)
-        self._holds.check_quotas(tool, asker.participant.identity)
+        self.table.check_quotas(tool, asker.participant.identity)
         if asker.usage.held_bytes + len(request.body) > identity_usage.MAX_HELD_BYTES:
             raise QuotaExceeded("too much waits for a person at the hosts of this identity")
         now = self._loop.time()
@@ -150,10 +150,10 @@ class HoldRequests:
         if ends_at <= now:
             raise ApprovalExpired("the call does not wait for a person", executed="no")
         ends_at = min([ends_at, *_deadlines_of(call)])
-        self._holds.last_number += 1
+        self.table.last_number += 1
         hold = CallHold(
             id=secrets.token_hex(8),
-            number=self._holds.last_number,
+            number=self.table.last_number,
             keeper=self,
             kind=request.kind,
             tool=tool,
@@ -169,7 +169,7 @@ class HoldRequests:
             ends_at=ends_at,
         )
         has_settlers = any(may_settle(who, hold) for who in self._candidates(hold))
-        self._send(self._holds.begin(hold, now, is_entered=is_entered, has_settlers=has_settlers))
+        self._send(self.table.begin(hold, now, is_entered=is_entered, has_settlers=has_settlers))
         if ends_at != inf:
             self._timers.add(ends_at, hold)
         self._publish("hold_added", hold)
@@ -249,8 +249,9 @@ class HoldRequests:
         """End the holds of a call that has ended, before its caller gets the end."""
         wait = call.wait
         assert wait is not None, "it has waited for a person"
-        if wait.within is not None and wait.within.wait is not None:
-            wait.within.wait.begun.pop(call, None)
+        parent = None if call.delegation is None else call.delegation.parent
+        if parent is not None and parent.wait is not None:
+            parent.wait.begun.pop(call, None)
         wait.ended = True
         for hold in list(wait.holds):
             self.withdraw(hold)
@@ -265,7 +266,7 @@ class HoldRequests:
 
     def _end(self, hold: CallHold, outcome: HoldOutcome, reply: Frame, ticket: Any = None) -> None:
         asker = hold.open_connection
-        self._send(self._holds.settle(hold, outcome, self._loop.time()))
+        self._send(self.table.settle(hold, outcome, self._loop.time()))
         self._timers.forget(hold)
         asker.port.send_message(encode(reply), ticket)
         self._publish("hold_settled", hold)
@@ -311,10 +312,10 @@ class HoldRequests:
         after = 0 if cursor is None else self._found(participant, cursor[0]).number
         page: list[dict[str, Any]] = []
         size = 0
-        self._holds.drop_old(self._loop.time())
-        listed = [*self._holds.open.values()]
+        self.table.drop_old(self._loop.time())
+        listed = [*self.table.open.values()]
         if with_settled:
-            listed = sorted((*self._holds.settled.values(), *listed), key=lambda hold: hold.number)
+            listed = sorted((*self.table.settled.values(), *listed), key=lambda hold: hold.number)
         for hold in listed:
             yield
             if hold.number <= after or hold.kind != kind or not may_settle(participant, hold):
@@ -348,8 +349,8 @@ class HoldRequests:
         Raises `PermissionDenied` for those who know of it otherwise. All others cannot distinguish
         it from one that does not exist.
         """
-        self._holds.drop_old(self._loop.time())
-        hold = self._holds.open.get(hold_id) or self._holds.settled.get(hold_id)
+        self.table.drop_old(self._loop.time())
+        hold = self.table.open.get(hold_id) or self.table.settled.get(hold_id)
         if hold is not None:
             if may_settle(participant, hold):
                 return hold

@@ -53,7 +53,7 @@ class HeldRoom(RouterHarness):
         loop = self.clock.as_loop()
         self.feeds = EventFeeds(self.room, loop, FairScheduler(loop))
         self.requests = HoldRequests(self.room, self.feeds, self.router, loop)
-        self.room_holds = self.requests._holds
+        self.room_holds = self.requests.table
         self.ids = count(1_000)
 
     def connection(self, name: str, instance: str = "1", api: ApiScope | None = None) -> Connection:
