@@ -374,6 +374,17 @@ class HeldTool(NamedTuple):
         return {self.asked_for, *(maker.identity for maker in makers)}
 
 
+class HoldAnswer(NamedTuple):
+    """What somebody decided about a hold."""
+
+    decision: str
+    reason: str | None
+    arguments: bytes | None
+    """SHA-256 of other arguments."""
+    rules: bytes | None
+    """SHA-256 of the rules that were granted."""
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class CallHold:
     """A question to a person, which waits for its answer."""
@@ -401,6 +412,8 @@ class CallHold:
     """What is asked, packed by the asker; empty once the hold is settled."""
     approvers: tuple[str, ...]
     """Who may settle it, as the host chose; empty for those with the grant."""
+    named: frozenset[str]
+    """The roles and names among these, which are compared with those of 10,000 participants."""
     opened_at: float
     ends_at: float
     """When it expires, by the loop's clock; infinity for never."""
@@ -411,9 +424,8 @@ class CallHold:
     outcome: HoldOutcome = "open"
     by: ShownParticipant | None = None
     """Who settled it."""
-    answer: tuple[Any, ...] = ()
-    """What the settler sent, as digests where it may be large: the same again by the same identity
-    succeeds again."""
+    answer: HoldAnswer | None = None
+    """What the settler sent: the same again by the same identity succeeds again."""
     reason: str = ""
     """Why it was denied, in the words of the settler."""
     settled_at: float = 0.0

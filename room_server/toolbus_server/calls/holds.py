@@ -12,7 +12,7 @@ side by side.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import ceil, inf
@@ -46,6 +46,7 @@ __all__ = [
     "approval_seconds",
     "calls_around",
     "describe_hold",
+    "is_named",
     "may_settle",
     "refusal_of",
     "time_stopped_s",
@@ -55,8 +56,9 @@ OTHERS = "others"
 """The entry of `approvers` that excludes those who make the call and whom it is made for."""
 MAX_OF_CALLER, MAX_OF_HOST, MAX_OF_ROOM = 64, 1_024, 4_096
 """Open holds: each holds its body, and a person reads one after another (PROTOCOL.md, HOLD-9)."""
-MAX_SETTLED = 1_024
-"""Settled holds of a room that a late answer can still find (PROTOCOL.md, HOLD-8)."""
+MAX_SETTLED, MAX_SETTLED_OF_ASKER = 1_024, 256
+"""Settled holds of a room that a late answer can still find (PROTOCOL.md, HOLD-8); those of one
+identity, which would displace all others with questions that it withdraws."""
 SETTLED_S = 600.0
 """How long it can find them."""
 _RETRY_AFTER_S = 1.0
@@ -147,11 +149,10 @@ def _lacking(participant: Participant, hold: CallHold) -> str:
     if excluded:
         return excluded
     tool = hold.tool
-    named = [entry for entry in hold.approvers if entry != OTHERS]
-    if named and not _is_named(participant, named, hold.asked_by):
+    if hold.named and not is_named(participant, hold):
         return "approvers"
     covers_all = _patterns_of(participant.scope.approve_all).covers(*tool.names)
-    if not named and participant.identity != tool.asked_for:
+    if not hold.named and participant.identity != tool.asked_for:
         return "" if covers_all else "approve_all"
     covers = covers_all or _patterns_of(participant.scope.approve).covers(*tool.names)
     return "" if covers else "approve"
@@ -170,9 +171,10 @@ def _excluded(participant: Participant, hold: CallHold) -> str:
     return "approve_own" if is_maker and not participant.scope.approve_own else ""
 
 
-def _is_named(participant: Participant, named: Iterable[str], asker: Identity) -> bool:
-    name = name_between(participant.identity, asker.issuer)
-    return f"name:{name}" in named or f"role:{participant.role}" in named
+def is_named(participant: Participant, hold: CallHold) -> bool:
+    """Whether the host of a hold has named a participant as approver, by its role or name."""
+    name = name_between(participant.identity, hold.asked_by.issuer)
+    return f"name:{name}" in hold.named or f"role:{participant.role}" in hold.named
 
 
 # What others are shown
@@ -254,6 +256,8 @@ class RoomHolds:
     """By id, the oldest first."""
     settled: dict[str, CallHold] = field(default_factory=dict)
     """By id, the first settled first."""
+    settled_of: Counter[Identity] = field(default_factory=Counter)
+    """Their number, by who asked."""
     last_number: int = 0
     counts: Counter[_Quota] = field(default_factory=Counter)
     """Open holds, by what limits them."""
@@ -312,6 +316,10 @@ class RoomHolds:
         hold.outcome, hold.settled_at, hold.body = outcome, now, b""
         if hold.kind == "approve" or outcome == "taken_back":  # an answer that may come again
             self.settled[hold.id] = hold
+            self.settled_of[hold.asked_by] += 1
+            if self.settled_of[hold.asked_by] > MAX_SETTLED_OF_ASKER:
+                same = (old for old in self.settled.values() if old.asked_by == hold.asked_by)
+                self._forget(next(same))
             self.drop_old(now)
         del asker.asked[hold.request_id]
         if hold.call is not None and hold.call.wait is not None:
@@ -321,7 +329,10 @@ class RoomHolds:
         change = HoldChange([], [])
         for call in hold.stopped:
             if not call.ended or call is hold.call:
-                _go_on(call, now, change, {"hold": hold.id, "outcome": outcome})
+                data = _known_to(call.caller.participant, hold) | {"outcome": outcome}
+                if hold.answer is not None and hold.answer.arguments is not None:
+                    data["changed"] = True
+                _go_on(call, now, change, data)
         hold.stopped.clear()
         # What has ended is not held in memory for `SETTLED_S`: a call, connections, a definition.
         hold.call = hold.asker = None
@@ -335,7 +346,13 @@ class RoomHolds:
             oldest = next(iter(self.settled.values()))
             if len(self.settled) <= MAX_SETTLED and now - oldest.settled_at < SETTLED_S:
                 return
-            del self.settled[oldest.id]
+            self._forget(oldest)
+
+    def _forget(self, hold: CallHold) -> None:
+        del self.settled[hold.id]
+        self.settled_of[hold.asked_by] -= 1
+        if not self.settled_of[hold.asked_by]:
+            del self.settled_of[hold.asked_by]
 
     def _count(self, hold: CallHold, sign: int) -> None:
         for quota in _quotas_of(hold.tool, hold.asked_by):
@@ -406,12 +423,15 @@ def _go_on(call: InFlightCall, now: float, change: HoldChange, data: dict[str, A
 
 def _shown_to(informed: Participant, hold: CallHold, now: float) -> dict[str, Any]:
     """Return what the caller of a call that waits, or around one that does, may know of that."""
-    tool = hold.tool
-    data: dict[str, Any] = {"hold": hold.id, "kind": hold.kind}
-    if _may_see(informed, hold) and informed.rights.may_read(*tool.names):
-        data["tool"] = tool.name
+    data = _known_to(informed, hold) | {"kind": hold.kind}
     if hold.ends_at != inf:
         data["left_ms"] = max(0, int((hold.ends_at - now) * 1000))
     if may_settle(informed, hold):
         data["may_settle"] = True
     return data
+
+
+def _known_to(informed: Participant, hold: CallHold) -> dict[str, Any]:
+    tool = hold.tool
+    is_readable = _may_see(informed, hold) and informed.rights.may_read(*tool.names)
+    return {"hold": hold.id, "tool": tool.name} if is_readable else {"hold": hold.id}

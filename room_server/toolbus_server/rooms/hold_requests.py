@@ -47,6 +47,7 @@ from toolbus_server.calls.call_state import (
     CallHold,
     Connection,
     HeldTool,
+    HoldAnswer,
     HoldOutcome,
     InFlightCall,
     RoutedRoom,
@@ -61,6 +62,7 @@ from toolbus_server.calls.holds import (
     call_began,
     calls_around,
     describe_hold,
+    is_named,
     may_settle,
     refusal_of,
 )
@@ -85,6 +87,8 @@ MAX_GRANTED_BYTES = 16 * 1024
 """A rule that was granted: lists show the rules in full (PROTOCOL.md, HOLD-13)."""
 MAX_APPROVERS = 256
 """Each is compared with each participant that may settle, as those of `shared_with`."""
+MAX_APPROVERS_CHARS = 8_192
+"""Of all entries: they stay with a settled hold, of which a room has 1,024."""
 MAX_RULES_BYTES = 64 * 1024
 """The rules that are granted with an approval; each has a pattern of at most 4 KiB."""
 _DIGEST_BYTES = 32
@@ -165,10 +169,12 @@ class HoldRequests:
             digest=request.digest,
             body=request.body,
             approvers=approvers,
+            named=frozenset(approvers) - {OTHERS},
             opened_at=now,
             ends_at=ends_at,
         )
-        has_settlers = any(may_settle(who, hold) for who in self._candidates(hold))
+        # Only the callers of a call are told; without one, nobody is looked for.
+        has_settlers = call is None or any(may_settle(who, hold) for who in self._candidates(hold))
         self._send(self.table.begin(hold, now, is_entered=is_entered, has_settlers=has_settlers))
         if ends_at != inf:
             self._timers.add(ends_at, hold)
@@ -223,6 +229,8 @@ class HoldRequests:
         given = read_option(options, "approvers", list) or []
         if len(given) > MAX_APPROVERS or not all(map(_is_approver, given)):
             raise bad_option("approvers", "must be a list of name:x, role:x or others")
+        if sum(map(len, given)) > MAX_APPROVERS_CHARS:
+            raise bad_option("approvers", f"must have at most {MAX_APPROVERS_CHARS} characters")
         identity = host.participant.identity
         return tuple(self._room.state.issuers.read_share(entry, identity) for entry in given)
 
@@ -231,7 +239,8 @@ class HoldRequests:
         state = self._room.state
         yield from state.participants_of(hold.tool.asked_for)
         for participant in state.participants(None):  # there may be 10,000 without such a grant
-            if participant.scope.approve_all or (hold.approvers and participant.scope.approve):
+            scope = participant.scope
+            if scope.approve_all or (hold.named and scope.approve and is_named(participant, hold)):
                 yield participant
 
     def _check_alone(self) -> None:
@@ -398,9 +407,7 @@ class HoldRequests:
         self._end(hold, outcome, reply, ticket)
         return {"outcome": outcome}
 
-    def _read_answer(
-        self, participant: Participant, hold: CallHold, request: Settle
-    ) -> tuple[Any, ...]:
+    def _read_answer(self, participant: Participant, hold: CallHold, request: Settle) -> HoldAnswer:
         options = request.options
         decisions = _OUTCOMES[hold.kind]
         if request.decision not in decisions:
@@ -421,7 +428,7 @@ class HoldRequests:
         if arguments is not None and not participant.may_call(*hold.tool.names):
             text = f"no grant to call {hold.tool.name}, and so to change what it is called with"
             raise PermissionDenied(text, details={"grant": "agents.call"})
-        return request.decision, reason, _digest(arguments), _digest(rules)
+        return HoldAnswer(request.decision, reason, _digest(arguments), _digest(rules))
 
 
 def _digest(data: bytes | None) -> bytes | None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from toolbus.auth.participant_names import full_name
 from toolbus.client.input_sender import invalid_option
@@ -18,6 +18,8 @@ from toolbus.tools.tool_run import Participant
 from toolbus.wire import BadBody, pack_body, unpack_body
 
 __all__ = ["GrantedHold", "HoldBody", "HoldInfo", "packed_rules"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,30 +100,24 @@ class HoldInfo:
 
         Raises `InvalidResult` if what its host asks cannot be read, or is not what would run.
         """
-        left_ms = data.get("left_ms")
-        return cls(
-            id=data["id"],
-            toolkit=data["toolkit"],
-            tool=f"{data['toolkit']}.{data['tool']}",
-            owner=_name(data["owner"]),
-            asked_for=_name(data["asked_for"]),
-            definition=data["definition"],
-            digest=data["digest"],
-            kind=data["kind"],
-            caller=_participant(data.get("caller")),
-            call_id=data.get("call_id", ""),
-            is_own=data.get("own") is True,
-            on_behalf_of=_participant(data.get("on_behalf_of")),
-            forwarded_for=tuple(filter(None, map(_participant, data.get("forwarded_for", ())))),
-            purpose=data.get("purpose", ""),
-            age_s=data["age_ms"] / 1000,
-            left_s=None if left_ms is None else left_ms / 1000,
-            outcome=data["outcome"],
-            by=_participant(data.get("by")),
-            reason=data.get("reason", ""),
-            replaces=data.get("replaces", ""),
-            body=_body(data) if "body" in data and data["kind"] == "approve" else None,
-        )
+        with _reading():
+            left_ms = data.get("left_ms")
+            return cls(
+                **_facts(data),
+                kind=_checked(data["kind"], str),
+                caller=_participant(data.get("caller")),
+                call_id=_text(data, "call_id"),
+                is_own=data.get("own") is True,
+                on_behalf_of=_participant(data.get("on_behalf_of")),
+                forwarded_for=tuple(filter(None, map(_participant, data.get("forwarded_for", ())))),
+                purpose=_text(data, "purpose"),
+                left_s=None if left_ms is None else left_ms / 1000,
+                outcome=_checked(data["outcome"], str),
+                by=_participant(data.get("by")),
+                reason=_text(data, "reason"),
+                replaces=_text(data, "replaces"),
+                body=_body(data) if "body" in data and data["kind"] == "approve" else None,
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,33 +143,45 @@ class GrantedHold:
 
     @classmethod
     def from_wire(cls, data: Mapping[str, Any]) -> GrantedHold:
-        """Read one as the server lists it."""
-        rule = None
-        with suppress(BadBody, ValueError):
-            rule = granted_rule(unpack_body(data["body"]))
-        return cls(
-            id=data["id"],
-            toolkit=data["toolkit"],
-            tool=f"{data['toolkit']}.{data['tool']}",
-            owner=_name(data["owner"]),
-            asked_for=_name(data["asked_for"]),
-            definition=data["definition"],
-            digest=data["digest"],
-            age_s=data["age_ms"] / 1000,
-            rule=rule,
-        )
+        """Read one as the server lists it. Raises `InvalidResult` if it cannot be read."""
+        with _reading():
+            packed, rule = _checked(data["body"], bytes), None
+            with suppress(BadBody, ValueError):
+                rule = granted_rule(unpack_body(packed))
+            return cls(**_facts(data), rule=rule)
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Raise `InvalidResult` for what a server should not have sent."""
+    try:
+        yield
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        text = f"what the server says of an approval cannot be read: {error}"
+        raise InvalidResult(text, executed="no") from error
+
+
+def _facts(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a call that waits and a granted rule have in common."""
+    texts = {n: _checked(data[n], str) for n in ("id", "toolkit", "tool", "definition")}
+    return texts | {
+        "tool": f"{texts['toolkit']}.{texts['tool']}",
+        "owner": _name(data["owner"]),
+        "asked_for": _name(data["asked_for"]),
+        "digest": _checked(data["digest"], bytes),
+        "age_s": data["age_ms"] / 1000,
+    }
 
 
 def _name(identity: Mapping[str, Any]) -> str:
-    return full_name(identity["name"], identity.get("alias", ""))
+    return full_name(_checked(identity["name"], str), _text(identity, "alias"))
 
 
 def _participant(facts: Mapping[str, Any] | None) -> Participant | None:
     if facts is None:
         return None
-    return Participant(
-        facts["id"], facts["name"], facts["role"], facts["issuer"], facts.get("alias", "")
-    )
+    texts = {name: _checked(facts[name], str) for name in ("id", "name", "role", "issuer")}
+    return Participant(**texts, alias=_text(facts, "alias"))
 
 
 def _body(data: Mapping[str, Any]) -> HoldBody:
@@ -193,18 +201,21 @@ def _body(data: Mapping[str, Any]) -> HoldBody:
             reaches=_text(body, "reaches"),
             suggestions=tuple(map(rule_from_plain, body.get("suggestions", ()))),
             has_input=body.get("input") is True,
-            approvers=tuple(data.get("approvers", ())),
+            approvers=tuple(_checked(entry, str) for entry in _checked(data["approvers"], list)),
         )
     except (BadBody, LookupError, TypeError, ValueError) as error:
         text = f"what the host of {data['toolkit']} asks cannot be read: {error}"
         raise InvalidResult(text, executed="no") from error
 
 
-def _text(body: Mapping[str, Any], name: str) -> str:
-    text = body.get(name, "")
-    if not isinstance(text, str):
-        raise TypeError(f"{name} is not text")
-    return text
+def _text(facts: Mapping[str, Any], name: str) -> str:
+    return _checked(facts.get(name, ""), str)
+
+
+def _checked(value: Any, kind: type[T]) -> T:
+    if not isinstance(value, kind):
+        raise TypeError(f"{type(value).__name__} in place of {kind.__name__}")
+    return value
 
 
 def packed_rules(rule: Rule | Sequence[Rule] | bool) -> bytes:

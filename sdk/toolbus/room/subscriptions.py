@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from toolbus.bounded_logging import bounded_logger
 from toolbus.client.caller import REPLY_TIMEOUT_S, Caller, holds_unknown_error
 from toolbus.concurrency.tasks import raise_error
-from toolbus.errors import InvalidArguments, PermissionDenied, RoomException
+from toolbus.errors import InvalidArguments, InvalidResult, PermissionDenied, RoomException
 from toolbus.room.events import EVENT_TOPICS, EventQueue, RoomEvent, granted_topics, topic_of
 from toolbus.wire import BadBody, Event, Subscribe
 
@@ -163,6 +163,9 @@ class Subscriptions:
             room_event = RoomEvent.from_wire(event)
         except BadBody as error:
             self._log_unreadable(event, error)
+            return
+        except InvalidResult as error:
+            _logger.warning("an event of the server cannot be read: %s", error)
             return
         if room_event is not None:
             kit = room_event.toolkit

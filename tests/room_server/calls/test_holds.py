@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from support.parts.models import definition
+from support.parts.models import definition, participant
 from support.parts.router_harness import RouterHarness, phase, port_of
 from toolbus import ApiScope
 from toolbus.errors import AlreadyExists, ApprovalExpired, QuotaExceeded, RoomException
@@ -342,6 +342,7 @@ ENDS: list[tuple[str, dict[str, Any], str]] = [
     ("approved", {}, "maybe"),
     ("denied", {}, "no"),
     ("asked again", {}, "no"),
+    ("withdrawn", {}, "maybe"),  # it may go on without an answer
 ]
 
 
@@ -355,7 +356,9 @@ def test_executed_is_no_until_the_approval_is_written(
     hold = room.hold(host, room.begin(alice, 1), **options)
     call = alice.calls[1]
     port_of(host).holds = stage == "queued"
-    if stage != "open":
+    if stage == "withdrawn":
+        room.router.cancel(host, Cancel(RequestId(hold.request_id), ""))
+    elif stage != "open":
         room.settle(alice, hold, "deny" if stage == "denied" else "approve")
     if stage == "asked again":
         room.hold(host, call.dispatch_id)
@@ -474,8 +477,13 @@ def test_settled_holds_are_found_for_ten_minutes_and_keep_no_call(
         for _ in range(2):
             assert room.requests.settle(alice, request) == {"outcome": "approved"}
         holds.append(hold)
+        resumed = next(each for each in port_of(alice).sent if isinstance(each, Resumed))
+        port_of(alice).sent.clear()
+        known = {"hold": hold.id, "tool": "t.run"}
+        assert resumed.data == {**known, "outcome": "approved", "changed": True}
     assert list(room.room_holds.settled) == [hold.id for hold in holds[1:]]
     assert all(hold.call is None and hold.asker is None and not hold.body for hold in holds)
+    assert holds[3].answer is not None
     assert changes["arguments"] not in holds[3].answer
     room.clock.advance(600)
     room.room_holds.drop_old(room.clock.now)
@@ -499,6 +507,33 @@ def test_settled_hold_is_shown_to_the_same_people_without_its_toolkit(room: Held
     assert hold.outcome == "lost"
     assert [may_settle(one.participant, hold) for one in people] == [True, True, False]
     assert isinstance(hold.tool.toolkit, Visibility)
+
+
+def test_approvers_of_a_question_are_of_the_issuer_of_who_asks(room: HeldRoom) -> None:
+    """HOLD-11, HOLD-12: not of that of the owner of the tool that it is about."""
+    host, asker = participant("host", issuer="away"), room.connection("asker")
+    room.room.state.join(host)
+    room.room.state.register(host, definition("t", "run"), public=True)
+    hold = room.hold(asker, None, tool="t.run", approvers=["name:bob"])
+    scope = ApiScope(approve=("*",))
+    bobs = [participant("bob", issuer=issuer, api=scope) for issuer in ("acme", "away")]
+    assert [may_settle(bob, hold) for bob in bobs] == [True, False]
+    room.router.cancel(asker, Cancel(RequestId(hold.request_id), ""))
+
+
+def test_withdrawn_questions_displace_no_settled_hold_of_others(room: HeldRoom) -> None:
+    """HOLD-8."""
+    alice, host = room.connection("alice"), room.host("host", "t")
+    hold = room.hold(host, room.begin(alice, 1))
+    room.settle(alice, hold, "deny")
+    mallory = room.connection("mallory", api=ApiScope())
+    for _ in range(hold_rules.MAX_SETTLED + 1):
+        question = room.hold(mallory, None, tool="t.other", local=True)
+        room.router.cancel(mallory, Cancel(RequestId(question.request_id), ""))
+    room.settle(alice, hold, "deny")
+    assert len(room.room_holds.settled) == hold_rules.MAX_SETTLED_OF_ASKER + 1
+    room.leave(host)
+    room.clock.advance(0)
 
 
 def test_retry_after_a_lost_host_replaces_its_hold(room: HeldRoom) -> None:

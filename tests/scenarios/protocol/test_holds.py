@@ -183,7 +183,7 @@ async def test_a_call_waits_until_it_is_approved_with_these_very_bytes(server: T
         dispatch, request, id = await held(alice, host, call_of("echo.say", 8))
         alice.send_frame(settle_of(id, "deny", reason=odd))
         resumed = await next_of(alice, Resumed)
-        assert resumed.data == {"hold": id, "outcome": "denied"}
+        assert resumed.data == {"hold": id, "tool": "echo.say", "outcome": "denied"}
         denied = await decision_of(host, request)
         assert (denied["outcome"], denied["reason"]) == ("denied", odd)
         host.send_frame(Failed(dispatch.id, "approval_denied", "no", False, odd, None, None))
@@ -312,6 +312,7 @@ BAD_HOLDS: list[tuple[dict[str, Any], str]] = [
     ({"approvers": ["name:"]}, "invalid_arguments"),
     ({"approvers": [7]}, "invalid_arguments"),
     ({"approvers": ["name:a"] * 257}, "invalid_arguments"),
+    ({"approvers": ["name:" + "a" * 256] * 32}, "invalid_arguments"),
     ({"dispatch": None}, "invalid_arguments"),
     ({"dispatch": None, "kind": "granted"}, "invalid_arguments"),
     ({"dispatch": None, "kind": "granted", "tool": "echo.say"}, "not_found"),

@@ -29,7 +29,6 @@ from toolbus.hosting.hosted_call import HostedCall
 from toolbus.hosting.output_stream import InputReceiver, OutputStream
 from toolbus.room.room import connection_of
 from toolbus_server.calls.call_state import (
-    Approval,
     CallStreams,
     CallWait,
     InFlightCall,
@@ -47,7 +46,6 @@ __all__ = [
 
 CALL_TYPES: frozenset[type] = frozenset(
     {
-        Approval,
         CallStreams,
         CallWait,
         ChunkReader,
