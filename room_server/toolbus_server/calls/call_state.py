@@ -282,7 +282,7 @@ class Delegation(Struct, eq=False):
 
 
 class HoldKeeper(Protocol):
-    """Keeps the holds of a room, and is told of the calls that these concern."""
+    """The holds of a room, as the router and other holds see them."""
 
     def call_began(self, call: InFlightCall, parent: InFlightCall) -> None:
         """Let a call stand still that began within one that does."""
@@ -291,7 +291,7 @@ class HoldKeeper(Protocol):
         """End the holds of a call that has ended; to be called before its caller gets the end."""
 
     def withdraw(self, hold: CallHold) -> None:
-        """End a hold because who asks does not wait for its answer any more."""
+        """End a hold whose asker does not wait for the decision any more."""
 
 
 class CallWait(Struct, eq=False):
@@ -312,10 +312,8 @@ class CallWait(Struct, eq=False):
     """For how long its host has asked persons, by holds that have ended."""
     timer_is_due: bool = False
     """Whether the timer of its deadline has ended meanwhile."""
-    within: InFlightCall | None = None
-    """The call around it that stood still when it began: both go on together."""
     begun: dict[InFlightCall, None] = struct_field(default_factory=dict)
-    """The calls that began within it while it stands still."""
+    """The calls that began within it while it stands still: they go on together with it."""
     written: bool = True
     """False from a hold before the function is entered until its approval is written."""
     ended: bool = False
@@ -442,7 +440,7 @@ class CallHold:
 
     @property
     def open_connection(self) -> Connection:
-        """The connection of who asks, which waits for the decision."""
+        """The connection of the asker, which waits for the decision."""
         assert self.asker is not None, "it is open"
         return self.asker
 

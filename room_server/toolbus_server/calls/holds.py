@@ -53,7 +53,7 @@ __all__ = [
 ]
 
 OTHERS = "others"
-"""The entry of `approvers` that excludes whoever makes the call and whom it is made for."""
+"""The entry of `approvers` that excludes those who make the call and whom it is made for."""
 MAX_OF_CALLER, MAX_OF_HOST, MAX_OF_ROOM = 64, 1_024, 4_096
 """Open holds: each holds its body, and a person reads one after another (PROTOCOL.md, HOLD-9)."""
 MAX_SETTLED, MAX_SETTLED_OF_ASKER = 1_024, 256
@@ -362,13 +362,14 @@ class RoomHolds:
 
     def _lost_hold_of(self, hold: CallHold, now: float) -> str:
         """Return the hold of an earlier attempt of the call, whose host was lost meanwhile."""
-        tool = hold.tool
+        caller, call_id = hold.tool.caller, hold.tool.call_id
+        if caller is None or not call_id:
+            return ""
         self.drop_old(now)
         for former in reversed(self.settled.values()):
-            before = former.tool
-            is_attempt = bool(tool.call_id) and before.call_id == tool.call_id
-            if is_attempt and before.caller and tool.caller:
-                if before.caller.identity == tool.caller.identity:
+            before = former.tool.caller
+            if former.tool.call_id == call_id and before is not None:
+                if before.identity == caller.identity:
                     return former.id if former.outcome == "lost" else ""
         return ""
 
@@ -376,8 +377,6 @@ class RoomHolds:
 def call_began(call: InFlightCall, parent: InFlightCall, keeper: HoldKeeper, now: float) -> Frame:
     """Let a call stand still that begins within one that does; return what tells its caller."""
     assert parent.wait is not None, "the call around it stands still"
-    wait = _wait_of(call, keeper)
-    wait.within = parent
     parent.wait.begun[call] = None
     _stop(call, keeper, now)
     return Held(call.request_id, {})
@@ -419,8 +418,6 @@ def _go_on(call: InFlightCall, now: float, change: HoldChange, data: dict[str, A
         begun = list(wait.begun)
         wait.begun.clear()
         for nested in begun:
-            assert nested.wait is not None, "it stands still with this one"
-            nested.wait.within = None
             _go_on(nested, now, change, {})
 
 

@@ -2,7 +2,7 @@
 
 What follows from a change is in `calls.holds`. Here are the checks of the requests, the timers and
 the order of what is sent: first callers learn that a call goes on, then its host gets the decision,
-then who made it, and last the subscribers of the topic.
+and last the subscribers of the topic.
 """
 
 from __future__ import annotations
@@ -114,17 +114,17 @@ class HoldRequests:
         self._feeds = feeds
         self._router = router
         self._loop = loop
-        self._holds = RoomHolds()
+        self.table: RoomHolds = RoomHolds()
 
     @cached_property
     def _timers(self) -> Deadlines[CallHold]:
         # Few rooms have a call that ever waits.
         return Deadlines(self._loop, self._expire)
 
-    # Those who ask
+    # Requests of askers
 
     def hold(self, asker: Connection, request: Hold) -> None:
-        """Let something wait for a person; who asks is answered with the decision, later.
+        """Let something wait for a person; the decision is the reply, sent later.
 
         Raises:
             Unavailable: Other nodes share the room.
@@ -146,7 +146,7 @@ class HoldRequests:
         is_entered = bool(read_option(request.options, "entered", bool))
         is_entered = is_entered or (call is not None and call.has_sent)
         approvers = self._read_approvers(asker, request.options)
-        self._holds.check_quotas(tool, asker.participant.identity)
+        self.table.check_quotas(tool, asker.participant.identity)
         if asker.usage.held_bytes + len(request.body) > identity_usage.MAX_HELD_BYTES:
             raise QuotaExceeded("too much waits for a person at the hosts of this identity")
         now = self._loop.time()
@@ -154,10 +154,10 @@ class HoldRequests:
         if ends_at <= now:
             raise ApprovalExpired("the call does not wait for a person", executed="no")
         ends_at = min([ends_at, *_deadlines_of(call)])
-        self._holds.last_number += 1
+        self.table.last_number += 1
         hold = CallHold(
             id=secrets.token_hex(8),
-            number=self._holds.last_number,
+            number=self.table.last_number,
             keeper=self,
             kind=request.kind,
             tool=tool,
@@ -175,7 +175,7 @@ class HoldRequests:
         )
         # Only the callers of a call are told; without one, nobody is looked for.
         has_settlers = call is None or any(may_settle(who, hold) for who in self._candidates(hold))
-        self._send(self._holds.begin(hold, now, is_entered=is_entered, has_settlers=has_settlers))
+        self._send(self.table.begin(hold, now, is_entered=is_entered, has_settlers=has_settlers))
         if ends_at != inf:
             self._timers.add(ends_at, hold)
         self._publish("hold_added", hold)
@@ -258,14 +258,15 @@ class HoldRequests:
         """End the holds of a call that has ended, before its caller gets the end."""
         wait = call.wait
         assert wait is not None, "it has waited for a person"
-        if wait.within is not None and wait.within.wait is not None:
-            wait.within.wait.begun.pop(call, None)
+        parent = None if call.delegation is None else call.delegation.parent
+        if parent is not None and parent.wait is not None:
+            parent.wait.begun.pop(call, None)
         wait.ended = True
         for hold in list(wait.holds):
             self.withdraw(hold)
 
     def withdraw(self, hold: CallHold) -> None:
-        """End a hold because who asks does not wait for its answer any more."""
+        """End a hold whose asker does not wait for the decision any more."""
         outcome: HoldOutcome = "cancelled"
         error: RoomException = Cancelled("the call has ended", executed="no")
         if not hold.open_connection.participant.is_present:
@@ -274,7 +275,7 @@ class HoldRequests:
 
     def _end(self, hold: CallHold, outcome: HoldOutcome, reply: Frame, ticket: Any = None) -> None:
         asker = hold.open_connection
-        self._send(self._holds.settle(hold, outcome, self._loop.time()))
+        self._send(self.table.settle(hold, outcome, self._loop.time()))
         self._timers.forget(hold)
         asker.port.send_message(encode(reply), ticket)
         self._publish("hold_settled", hold)
@@ -295,7 +296,7 @@ class HoldRequests:
         if hold.kind == "approve":
             self._feeds.publish_hold(name, hold)
 
-    # Those who settle
+    # Requests of approvers
 
     def holds(self, connection: Connection, request: Holds) -> Walk:
         """Return a page of the holds that a participant may settle, or one with its body.
@@ -320,10 +321,10 @@ class HoldRequests:
         after = 0 if cursor is None else self._found(participant, cursor[0]).number
         page: list[dict[str, Any]] = []
         size = 0
-        self._holds.drop_old(self._loop.time())
-        listed = [*self._holds.open.values()]
+        self.table.drop_old(self._loop.time())
+        listed = [*self.table.open.values()]
         if with_settled:
-            listed = sorted((*self._holds.settled.values(), *listed), key=lambda hold: hold.number)
+            listed = sorted((*self.table.settled.values(), *listed), key=lambda hold: hold.number)
         for hold in listed:
             yield
             if hold.number <= after or hold.kind != kind or not may_settle(participant, hold):
@@ -357,8 +358,8 @@ class HoldRequests:
         Raises `PermissionDenied` for those who know of it otherwise. All others cannot distinguish
         it from one that does not exist.
         """
-        self._holds.drop_old(self._loop.time())
-        hold = self._holds.open.get(hold_id) or self._holds.settled.get(hold_id)
+        self.table.drop_old(self._loop.time())
+        hold = self.table.open.get(hold_id) or self.table.settled.get(hold_id)
         if hold is not None:
             if may_settle(participant, hold):
                 return hold

@@ -23,16 +23,15 @@ class HeldCall:
 
     id: str
     """The id of the approval, as `RoomClient.approve` takes it; empty for the question of a turn
-    itself, `Turn(approve="room")`, whose id only others are told."""
+    itself, `Turn(approve="room")`, whose id only others get."""
     tool: str = ""
-    """The tool that waits, `toolkit.tool`; empty if this participant may not know it, and like all
-    that follows but `outcome` when it does not wait any more."""
+    """The tool that waits, `toolkit.tool`; empty if this participant may not know it."""
     may_settle: bool = False
-    """Whether this participant may approve or deny it."""
+    """Whether it waits and this participant may approve or deny it."""
     nobody: bool = False
-    """Whether nobody who is in the room now may."""
+    """Whether it waits and nobody who is in the room now may approve it."""
     left_s: float | None = None
-    """Seconds until it expires; None if it does not."""
+    """Seconds until it expires; None if it does not, or does not wait any more."""
     outcome: str = "open"
     """"open" while it waits; then "approved", "denied", "expired", "cancelled" or "lost"."""
 

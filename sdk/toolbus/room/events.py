@@ -32,7 +32,7 @@ T = TypeVar("T")
 EVENT_TOPICS: frozenset[str] = frozenset(TOPIC_GRANTS) - {"calls"}
 """The topics of room events. Calls are a topic of their own."""
 DEFAULT_TOPICS: frozenset[str] = EVENT_TOPICS - {"holds"}
-"""The topics of a reader that names none. Holds are for who decides about them."""
+"""The topics of a reader that names none. Holds are for those who decide about them."""
 _MAX_UNREAD = 1_024
 """A reader that is slower than the room, or has stopped, would fill the memory of its process."""
 _TOOLKIT_EVENTS = frozenset({"toolkit_added", "toolkit_changed", "toolkit_removed"})

@@ -245,7 +245,8 @@ class _HostDecision(CallDecision):
     async def judge(self, call: ToolCall) -> tuple[PermissionDecision, Assessment]:
         """Ask the tool anew each time: a file may have changed while a person was asked."""
         tool, run = self._tool, self._run
-        # A person may take hours: a rule that denies since then counts.
+        # A person may take hours: a rule that denies since then counts. Where no policy is left,
+        # those count that asked.
         self._policies = self._toolkit.policies or self._policies
         checked = await read_in_time(tool, run, unpack_body(self.arguments))
         judgement = HostJudgement(tool, self._policies, run, has_input=self._has_input)

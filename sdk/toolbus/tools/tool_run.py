@@ -174,6 +174,7 @@ class ToolRun(ABC):
     """Whether tools with `approval` wait for a person: not where the caller's own permissions have
     decided about the flag, nor in a test that runs a tool directly."""
     _recorded: RoomException | None = None
+    _approval_states: dict[str, ApprovalState] | None = None
 
     @property
     @abstractmethod
@@ -250,8 +251,9 @@ class ToolRun(ABC):
     @property
     def approval_states(self) -> dict[str, ApprovalState]:
         """What persons have decided about the call, by tool, for all its attempts."""
-        states: dict[str, ApprovalState] = vars(self).setdefault("_approval_states", {})
-        return states
+        if self._approval_states is None:
+            self._approval_states = {}
+        return self._approval_states
 
     async def ask_person(self, demand: ApprovalDemand) -> ApprovalDecision:
         """Ask a person whether the call may run.

@@ -53,7 +53,7 @@ class HeldRoom(RouterHarness):
         loop = self.clock.as_loop()
         self.feeds = EventFeeds(self.room, loop, FairScheduler(loop))
         self.requests = HoldRequests(self.room, self.feeds, self.router, loop)
-        self.room_holds = self.requests._holds
+        self.room_holds = self.requests.table
         self.ids = count(1_000)
 
     def connection(self, name: str, instance: str = "1", api: ApiScope | None = None) -> Connection:
@@ -195,6 +195,10 @@ def test_call_within_one_that_stands_still_stands_still_until_that_goes_on(room:
     assert port_of(one).take(Held).id == 2
     assert port_of(one).take(Held) == Held(3, {})
     assert port_of(three).take(Held) == Held(4, {})
+    brief = room.begin(one, 5, "v.run", ms=60_000, parent=outer)
+    assert port_of(one).take(Held) == Held(5, {})
+    room.router.answer(three, Result(brief, b"\x91\x00"))  # its end is all that follows
+    port_of(one).take_result()
     room.clock.advance(50)
     assert room.router.in_flight == 4
     room.settle(alice, hold)

@@ -299,7 +299,7 @@ async def settled(storm: Storm, callers: list[RoomClient]) -> None:
     router = storm.server.server.hub.router
     async with asyncio.timeout(60):
         await router.wait_until_idle()
-    holds = storm.server.server.hub.rooms["lab"].hold_requests._holds
+    holds = storm.server.server.hub.rooms["lab"].hold_requests.table
     outcomes = {hold.outcome for hold in holds.settled.values()}
     assert outcomes >= {"approved", "denied", "expired", "cancelled"}
     assert not any((holds.open, holds.counts))

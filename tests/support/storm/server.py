@@ -55,7 +55,7 @@ def held_by(server: RoomServer) -> dict[str, Any]:
         "host_in_flight": sum(connection.participant.in_flight for connection in connections),
         "streams": sum(connection.stream_count for connection in connections),
         "held": sum(
-            len(each.hold_requests._holds.open) + len(each.hold_requests._holds.counts)
+            len(each.hold_requests.table.open) + len(each.hold_requests.table.counts)
             for each in hub.rooms.values()
         )
         + sum(len(connection.asked) + connection.usage.held_bytes for connection in connections),
