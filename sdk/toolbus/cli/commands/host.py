@@ -197,8 +197,9 @@ def host_toolkits(  # noqa: PLR0913 - a parameter for each flag
     policy: Annotated[
         Path | None,
         typer.Option(
-            help="A file of rules that refuse calls, whoever makes them. It is read again when it "
-            "changes; `toolbus permissions check` finds its mistakes.",
+            help="A file of rules that refuse calls, or let them wait for a person, whoever makes "
+            "them. It is read again when it changes; `toolbus permissions check` finds its "
+            "mistakes.",
             show_default=False,
         ),
     ] = None,
