@@ -36,6 +36,8 @@ class HeldCall:
     """Seconds until it expires; None if it does not."""
     outcome: str = "open"
     """"open" while it waits; then "approved", "denied", "expired", "cancelled" or "lost"."""
+    changed: bool = False
+    """Whether the person who approved it has changed its arguments."""
 
     @property
     def is_open(self) -> bool:
@@ -56,6 +58,7 @@ class HeldCall:
             data.get("nobody") is True,
             left_ms / 1000 if isinstance(left_ms, int) else None,
             outcome if isinstance(outcome, str) else "open",
+            data.get("changed") is True,
         )
 
 
