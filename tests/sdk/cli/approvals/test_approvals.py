@@ -73,13 +73,22 @@ def test_call_says_that_only_others_or_nobody_may_approve_it(
         ),
         (HeldCall("a1", "b.c", outcome="denied"), "denied: b.c"),
         (
-            HeldCall("a1", "b.c", outcome="approved", changed=True),
+            HeldCall.from_wire(
+                {"hold": "a1", "tool": "b.c", "outcome": "approved", "changed": True}
+            ),
             "approved with other arguments: b.c",
         ),
     ],
 )
 def test_wait_and_its_end_are_one_line(held: HeldCall, text: str) -> None:
     assert held_text(held) == text
+
+
+def test_purpose_that_is_too_long_is_no_argument_of_the_tool(toolbus: CommandLine) -> None:
+    refused = toolbus.run_here("call", "files.write", "path=a", "--purpose", "x" * 501)
+    assert refused.code == 2
+    assert "--purpose must have at most 500 characters" in refused.err
+    assert "toolbus tools" not in refused.err
 
 
 def test_answer_of_the_caller_where_another_is_needed_advises_no_token(
