@@ -134,7 +134,7 @@ def test_row_that_is_chosen_stays_so_while_others_come_and_go(
     "typed",
     [
         *([("\r", KEYS), (key, "")] for key in ("\x1b", "q", "\x04")),
-        *([("d", REASON), (key, "")] for key in ("not\x1b", "not\x1b[B", "q\n", "not\x04\x04")),
+        *([("d", REASON), (key, "")] for key in ("not\x1b", "not\x1b[A", "q\n", "not\x04\x04")),
         *([("A", ALWAYS), (key, "")] for key in ("\x1b", "q")),
         [("e", EDITOR), ("\x1b", "")],
         [("e", EDITOR), ("\x03", KEYS), ("q", "")],
