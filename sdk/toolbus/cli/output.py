@@ -375,7 +375,7 @@ def held_printer(*, as_json: bool) -> Callable[[HeldCall], None]:
 
     def show(held: HeldCall) -> None:
         tools.setdefault(held.id, held.tool)
-        held = replace(held, tool=tools[held.id])
+        held = replace(held, tool=held.tool or tools[held.id])
         text = json_text({"held": asdict(held)}) if as_json else held_text(held)
         typer.echo(text, err=True)
 
@@ -386,13 +386,15 @@ def held_text(held: HeldCall) -> str:
     """Return what a call waits for, or how that has ended, in one line."""
     tool = one_line(held.tool, SHOWN_CHARS) or "a tool that is called meanwhile"
     if not held.is_open:
-        return f"{one_line(held.outcome, SHOWN_CHARS)}: {tool}"
+        changed = " with other arguments" if held.changed else ""
+        return f"{one_line(held.outcome, SHOWN_CHARS)}{changed}: {tool}"
+    hold_id = one_line(held.id, SHOWN_CHARS)
     if held.may_settle:
-        command = f"toolbus approvals approve {one_line(held.id, SHOWN_CHARS)}"
-        return f"waiting for a person to approve {tool}: {command}"
+        return f"waiting for a person to approve {tool}: toolbus approvals approve {hold_id}"
+    which = f"{tool} (approval {hold_id})" if hold_id else tool
     if held.nobody:
-        return f"waiting for a person to approve {tool}, but nobody who is in the room now may"
-    return f"waiting for another person to approve {tool}"
+        return f"nobody who is in the room now may approve {which}"
+    return f"waiting for somebody else to approve {which}"
 
 
 def show_explanation(explained: CallExplanation, *, as_json: bool) -> None:

@@ -34,6 +34,8 @@ class HeldCall:
     """Seconds until it expires; None if it does not, or does not wait any more."""
     outcome: str = "open"
     """"open" while it waits; then "approved", "denied", "expired", "cancelled" or "lost"."""
+    changed: bool = False
+    """Whether the person who approved it has changed its arguments."""
 
     @property
     def is_open(self) -> bool:
@@ -54,6 +56,7 @@ class HeldCall:
             data.get("nobody") is True,
             left_ms / 1000 if isinstance(left_ms, int) else None,
             outcome if isinstance(outcome, str) else "open",
+            data.get("changed") is True,
         )
 
 

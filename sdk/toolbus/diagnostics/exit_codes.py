@@ -140,8 +140,6 @@ _NEXT_STEPS = MappingProxyType(
         "definition_conflict": "stop the hosts of the other definition, or host this one with "
         "supersede=True (--supersede); `toolbus tools` shows the definitions of a toolkit",
         "loop_detected": "find the tools that call each other in a loop",
-        "approval_expired": "repeat the call, and let somebody approve it in time: `toolbus "
-        "approvals`",
         "no_host": "start a host of this toolkit, or retry when its host is connected again",
         "overloaded": "retry in a moment, or start another host of this toolkit",
         "quota_exceeded": "retry when fewer calls are in flight",
@@ -300,6 +298,12 @@ def _after_deadline_exceeded(error: RoomException, target: CallTarget) -> str:
     return f"allow more time than {target.timeout_s:g} s with --timeout"
 
 
+def _after_approval_expired(error: RoomException, _: CallTarget) -> str:
+    if error.details.get("hold") is None:  # nobody was asked
+        return "let the call wait for a person: --approval-timeout (approval_timeout_s=)"
+    return "repeat the call, and let somebody approve it in time: `toolbus approvals`"
+
+
 def _after_tool_failed(error: RoomException, target: CallTarget) -> str:
     """Name the log or trace with more information.
 
@@ -333,6 +337,7 @@ _NAMED_STEPS: MappingProxyType[str, Callable[[RoomException, CallTarget], str]] 
         "definition_changed": _after_definition_changed,
         "not_found": _after_not_found,
         "deadline_exceeded": _after_deadline_exceeded,
+        "approval_expired": _after_approval_expired,
         "tool_failed": _after_tool_failed,
         "unavailable": _after_unavailable,
     }

@@ -46,8 +46,14 @@ _MARK = "    | "
 """Stands before each row that others wrote, and before nothing else."""
 
 
-Edit: TypeAlias = Callable[[str], Awaitable[str]]
-"""Lets a person change a text that is one JSON object; an empty text leaves it as it is."""
+Edit: TypeAlias = Callable[[str], Awaitable[str | None]]
+"""Lets a person change a text that is one JSON object; an empty text leaves it as it is, and None
+leaves the question."""
+_ESCAPE = "\x1b"
+
+
+class _Left(Exception):
+    """The person has left a question without an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,13 +120,16 @@ async def approve_in_terminal(request: ApprovalRequest) -> ApprovalDecision:
 
     Raises `Unavailable` if the process has no terminal, or it was closed.
     """
-    return await ask_in_terminal(ApprovalQuestion.of_request(request))
+    return await _ask(ApprovalQuestion.of_request(request))
 
 
 async def ask_in_terminal(
     question: ApprovalQuestion, first_key: str = "", edit: Edit | None = None
-) -> ApprovalDecision:
-    """Ask as `approve_in_terminal` does; the message of a cancellation is shown: what has happened.
+) -> ApprovalDecision | None:
+    """Ask as `approve_in_terminal` does about what others may answer too.
+
+    Esc, `q` and Ctrl-D leave the question without an answer: then it returns None. The message of
+    a cancellation is shown: what has happened.
 
     Args:
         question: What is asked.
@@ -128,11 +137,26 @@ async def ask_in_terminal(
             approves what was not shown.
         edit: Lets a person change the arguments where no editor is set; by default they are typed.
     """
+    try:
+        return await _ask(question, first_key, edit, can_leave=True)
+    except _Left:
+        return None
+
+
+async def _ask(
+    question: ApprovalQuestion,
+    first_key: str = "",
+    edit: Edit | None = None,
+    *,
+    can_leave: bool = False,
+) -> ApprovalDecision:
+    """Ask in the terminal. Raises `_Left`, and `Unavailable` if there is no terminal."""
     loop = asyncio.get_running_loop()
     async with _locks.setdefault(loop, asyncio.Lock()):
         with _Terminal() as terminal:
             try:
-                return await _Dialog(terminal, question, edit).run(first_key)
+                dialog = _Dialog(terminal, question, edit, can_leave=can_leave)
+                return await dialog.run(first_key)
             except asyncio.CancelledError as error:
                 # What is written next does not stand behind a prompt.
                 why = f"  Meanwhile: {one_line(str(error))}\n" if str(error) else ""
@@ -204,6 +228,20 @@ class _Terminal:
         finally:
             self._termios.tcsetattr(self.fd, self._termios.TCSADRAIN, self._former)
 
+    @contextmanager
+    def lines(self, *, end_at_escape: bool) -> Iterator[None]:
+        """Read whole lines; Esc may end one too."""
+        if not end_at_escape:
+            yield
+            return
+        attributes = self._termios.tcgetattr(self.fd)
+        attributes[6][self._termios.VEOL] = _ESCAPE.encode()
+        self._termios.tcsetattr(self.fd, self._termios.TCSADRAIN, attributes)
+        try:
+            yield
+        finally:
+            self._termios.tcsetattr(self.fd, self._termios.TCSADRAIN, self._former)
+
     async def read(self) -> bytes:
         """Return what was typed: a key, several at once, or a line."""
         reading = asyncio.ensure_future(_THREADS.run(self._read))
@@ -233,24 +271,35 @@ def _closed() -> Unavailable:
 class _Dialog:
     """One question, until it is decided."""
 
-    def __init__(self, terminal: _Terminal, question: ApprovalQuestion, edit: Edit | None) -> None:
+    def __init__(
+        self,
+        terminal: _Terminal,
+        question: ApprovalQuestion,
+        edit: Edit | None,
+        *,
+        can_leave: bool,
+    ) -> None:
         self._terminal = terminal
         self._question = question
         self._edit_text = edit
+        self._can_leave = can_leave
         self._edited: dict[str, Any] | None = None
 
     async def run(self, key: str = "") -> ApprovalDecision:
-        """Show the question, and return the decision about it."""
+        """Show the question, and return the decision about it. Raises `_Left`."""
         self._show()
+        keys = "[a]pprove, [A]lways, [d]eny, [e]dit, [v]iew all: "
+        if self._can_leave:
+            keys = f"[Esc/q] back, {keys}"
         while True:
-            key = key or await self._key("[a]pprove, [A]lways, [d]eny, [e]dit, [v]iew all: ")
+            key = key or await self._key(keys)
             if key in ("a", "o"):  # `o` is "once"
                 return ApprovalDecision.allow(arguments=self._edited)
             if key == "A" and (decision := await self._always()) is not None:
                 return decision
             if key in ("d", "\x04"):
                 if key == "d":
-                    reason = await self._line("reason, for the caller (may be empty): ")
+                    reason = await self._line("reason", "for the caller (may be empty)")
                     return ApprovalDecision.deny(reason[:500])
                 return ApprovalDecision.deny()
             if key == "e":
@@ -258,7 +307,8 @@ class _Dialog:
             if key == "v":
                 self._show(is_whole=True)
             if key not in set("Aev"):
-                self._terminal.write("  Press one key, without Enter: a, A, d, e or v.\n")
+                also = "q, " if self._can_leave else ""
+                self._terminal.write(f"  Press one key, without Enter: {also}a, A, d, e or v.\n")
             key = ""
 
     def _show(self, *, is_whole: bool = False) -> None:
@@ -314,13 +364,22 @@ class _Dialog:
             self._terminal.write(prompt)
             typed = (await self._terminal.read()).decode(errors="replace")
         self._terminal.write(f"{one_line(typed, 20)}\n")
+        if self._can_leave and typed in (_ESCAPE, "q", "\x04"):
+            raise _Left
         # Several at once are an arrow key, or pasted text: nobody decided so.
         return typed if len(typed) == 1 else ""
 
-    async def _line(self, prompt: str) -> str:
-        self._terminal.forget_input()
-        self._terminal.write(prompt)
-        return (await self._terminal.read()).decode(errors="replace").rstrip("\r\n\x04")
+    async def _line(self, name: str, about: str) -> str:
+        with self._terminal.lines(end_at_escape=self._can_leave):
+            self._terminal.forget_input()
+            way_back = "; Esc: back" if self._can_leave else ""
+            self._terminal.write(f"{name}{way_back}, {about}: ")
+            typed = (await self._terminal.read()).decode(errors="replace")
+            if self._can_leave and (not typed.endswith("\n") or typed.strip() == "q"):
+                self._terminal.write("\n")
+                self._terminal.forget_input()  # an arrow key is more than its Esc
+                raise _Left
+        return typed.rstrip("\r\n\x04")
 
     async def _always(self) -> ApprovalDecision | None:
         """Let the person choose what to allow from now on; None if nothing of it."""
@@ -341,10 +400,13 @@ class _Dialog:
             self._terminal.write("  a: all of these\n")
         self._terminal.write("  x: exactly these arguments of this tool\n")
         keys = [*map(str, range(1, len(rules) + 1)), *["a"] * (len(rules) > 1), "x"]
-        key = await self._key(f"[{'/'.join(keys)}] allow always, or any other key to go back: ")
+        leaving = "Esc or q to leave, " if self._can_leave else ""
+        key = await self._key(
+            f"[{'/'.join(keys)}] allow always, {leaving}or any other key to go back: "
+        )
         if key == "a" and len(rules) > 1:
             return ApprovalDecision.allow("state", rule=tuple(rules))
-        if key == "x" or (not rules and key in ("a", "A", "\r", "\n")):  # the only choice
+        if key == "x":
             return ApprovalDecision.allow("state", arguments=self._edited)
         if key.isascii() and key.isdigit() and 0 < int(key) <= len(rules):
             return ApprovalDecision.allow("state", rule=rules[int(key) - 1])
@@ -359,12 +421,15 @@ class _Dialog:
         if editor:
             text = await self._in_editor(editor, written)
         elif self._edit_text is not None:
-            text = await self._edit_text(written)
+            edited = await self._edit_text(written)
+            if edited is None:
+                raise _Left
+            text = edited
         elif len(written.encode()) > _MAX_LINE_BYTES:
             self._terminal.write("They are too long to type: set EDITOR to change them.\n")
             return
         else:
-            text = await self._line("the arguments as JSON (empty: as before): ")
+            text = await self._line("the arguments as JSON", "one line (empty: as before)")
         if not text.strip():
             return
         try:

@@ -292,8 +292,9 @@ def test_interrupted_answer_says_whether_any_tool_ran(
         assert f"(executed: {executed})" in person.screen
 
 
+@pytest.mark.parametrize("leaves", [False, True])
 def test_what_an_agent_elsewhere_waits_for_is_answered_in_place(
-    toolbus: CommandLine, tmp_path: Path
+    toolbus: CommandLine, tmp_path: Path, leaves: bool
 ) -> None:
     (toolbus.folder / "vault.py").write_text(VAULT, encoding="utf-8")
     (toolbus.folder / "approve.py").write_text(APPROVE, encoding="utf-8")
@@ -312,10 +313,13 @@ def test_what_an_agent_elsewhere_waits_for_is_answered_in_place(
             assert "approval: approved" in shown
             assert shown.count("waits for approval: vault.drop, id ") == 1  # at its host
             assert '"name": "all"' in shown
+            if leaves:  # which answers nothing
+                person.type("\x04")
+                person.reads("\n")
             with toolbus.running("approve.py") as other:  # the user, elsewhere
                 assert other.ended().code == 0
             shown = person.reads(PROMPT)
-            assert "Meanwhile: approved by joe" in shown
+            assert ("Meanwhile: approved by joe" in shown) is not leaves
             assert "approval: approved" in shown
             assert "vault.drop ok" in shown
             assert "dropped another" in shown

@@ -106,12 +106,20 @@ def answer_of(person: Person) -> list[Any]:
             [True, "state", None, {"command": "pwd"}, ""],
         ),
         *(
-            (  # the only choice
-                [(KEYS, "e"), (JSON, '{"command": "pwd"}\n'), (KEYS, "A"), (ALWAYS, key)],
-                [True, "state", None, {"command": "pwd"}, ""],
+            (  # no key stands for the only choice
+                [
+                    *((KEYS, "e"), (JSON, '{"command": "pwd"}\n'), (KEYS, "A"), (ALWAYS, key)),
+                    *(("for that press x", ""), (KEYS, "a")),
+                ],
+                [True, "once", None, {"command": "pwd"}, ""],
             )
-            for key in ("a", "\n")
+            for key in ("A", "a", "\n")
         ),
+        *(  # only a question that others may answer too can be left
+            ([(KEYS, key), ("one key", ""), (KEYS, "a")], [True, "once", None, None, ""])
+            for key in ("\x1b", "q")
+        ),
+        ([(KEYS, "d"), (REASON, "q\n")], [False, "once", None, None, "q"]),
     ],
 )
 def test_person_answers_by_keys(typed: list[tuple[str, str]], answer: list[Any]) -> None:

@@ -34,7 +34,11 @@ class Write(Tool):
     async def execute(self, context, /, path, text="b", times=1):
         return [path, text, times]
 
-files = Toolkit("files", [Write()])
+class Pay(Write):
+    name = "pay"
+    approvers = ("others",)
+
+files = Toolkit("files", [Write(), Pay()])
 """
 
 _MANY = """
@@ -80,9 +84,11 @@ class Callers:
     def __exit__(self, *_: object) -> None:
         self._left.close()
 
-    def call(self, path: str, *options: str, name: str = "ann") -> tuple[Running, str]:
+    def call(
+        self, path: str, *options: str, name: str = "ann", tool: str = "files.write"
+    ) -> tuple[Running, str]:
         """Begin a call; return it with what it said once it waited."""
-        typed = ("call", "files.write", f"path={path}", "--name", name, *options)
+        typed = ("call", tool, f"path={path}", "--name", name, *options)
         running = self._left.enter_context(self._toolbus.start(*typed))
         assert running.process.stderr is not None
         return running, running.process.stderr.readline()

@@ -5,6 +5,7 @@ Its texts are those of its host and its caller: all that is shown here is escape
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from typing import Any
@@ -30,6 +31,8 @@ __all__ = [
 
 SHORT_ID = 8
 """Characters of an id that lists show: an id may be typed as any unambiguous beginning of it."""
+
+_HALF_DAY_S = 43_200
 
 
 def question_of(hold: HoldInfo) -> ApprovalQuestion:
@@ -79,7 +82,7 @@ def _reasons(hold: HoldInfo, body: HoldBody) -> list[tuple[str, str]]:
     if body.preview:
         reasons.append(("preview", printable(body.preview)))
     if hold.left_s is not None:
-        reasons.append(("expires in", clock_text(hold.left_s)))
+        reasons.append(("expires at", _time_text(hold.left_s)))
     return reasons
 
 
@@ -118,6 +121,12 @@ def clock_text(seconds: float) -> str:
     minutes, seconds = divmod(int(max(0.0, seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def _time_text(left_s: float) -> str:
+    """Return the time of day when something expires: an open question shows it for long."""
+    form = "%H:%M:%S" if left_s < _HALF_DAY_S else "%Y-%m-%d %H:%M:%S"
+    return time.strftime(form, time.localtime(time.time() + left_s))
 
 
 def hold_facts(hold: HoldInfo) -> dict[str, Any]:

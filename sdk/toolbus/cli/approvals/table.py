@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import nullcontext, redirect_stderr, suppress
 from dataclasses import dataclass, field
-from io import StringIO
+from io import StringIO, TextIOBase
 
 from prompt_toolkit.application import Application, in_terminal
 from prompt_toolkit.formatted_text import ANSI
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.layout import FormattedTextControl, Layout, Window
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from toolbus.cli.approvals.editing import edited_json
 from toolbus.cli.approvals.questions import (
+    SHORT_ID,
     clock_text,
     outcome_text,
     question_of,
     settle,
     who_text,
 )
+from toolbus.cli.approvals.rows import fitted_words, table_lines
 from toolbus.cli.columns import counted
 from toolbus.cli.room_options import CommandRoom
 from toolbus.cli.signals import stop_on_signals
@@ -36,12 +39,12 @@ from toolbus.untrusted_text import one_line
 
 __all__ = ["ApprovalTable"]
 
-_WIDE, _NARROW = 100, 60
-"""Columns of a terminal from which all is shown, and below which only the tool, who, and left."""
+_NARROW = 60
+"""Columns of a terminal below which the title does not say for whom."""
 _KEYS = "up/down  Enter open  a approve  d deny  e change  A always  q quit"
 _SHORT_KEYS = "up/down Enter a d e A, q quits"
-_OTHER_ROWS = 6
-"""Rows of the screen beside the calls: title, two of status, header, keys, one that stays free."""
+_OTHER_ROWS = 7
+"""Rows of the screen beside the calls: title, two of status, header, log, keys, and a free one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,23 @@ class _Waiting:
     def left_text(self) -> str:
         left_s = self.hold.left_s
         return "-" if left_s is None else clock_text(left_s + self.read_at - time.monotonic())
+
+
+class _LogLine(TextIOBase):
+    """Replaces stderr at a terminal, where a line of the log would be written over the table."""
+
+    def __init__(self, refresh: Callable[[], None]) -> None:
+        self.text = ""
+        """The latest line."""
+        self._refresh = refresh
+
+    def write(self, text: str) -> int:
+        """Take a line, from any thread."""
+        lines = text.split("\n")
+        if line := next((line for line in reversed(lines) if line.strip()), ""):
+            self.text = one_line(line, 1_000)
+            self._refresh()
+        return len(text)
 
 
 class ApprovalTable:
@@ -85,6 +105,7 @@ class ApprovalTable:
             full_screen=True,
             refresh_interval=1.0,  # ages and the time left
         )
+        self._log = _LogLine(self._app.invalidate)
 
     async def run(self) -> None:
         """Show the table until the person quits. Raises RoomException if the room ends."""
@@ -96,7 +117,8 @@ class ApprovalTable:
             for task in (following, stopping):
                 task.add_done_callback(lambda _: self._quit())
             try:
-                await self._app.run_async(handle_sigint=False)
+                with redirect_stderr(self._log) if sys.stderr.isatty() else nullcontext():
+                    await self._app.run_async(handle_sigint=False)
             finally:
                 stopping.cancel()
                 following.cancel()
@@ -206,8 +228,9 @@ class ApprovalTable:
                     await asyncio.wait([asking])
                 finally:
                     asking.cancel()
-            if not asking.cancelled():  # else it was settled meanwhile
-                answer = await settle(self._room, hold, asking.result())
+            # Else it was settled meanwhile, or the person went back.
+            if not asking.cancelled() and (decision := asking.result()) is not None:
+                answer = await settle(self._room, hold, decision)
                 self._status = f"{answer}: {one_line(hold.tool)} ({who_text(hold)})"
         except NotFound:
             self._status = "this call has ended"
@@ -236,42 +259,36 @@ class ApprovalTable:
             title += f" for {one_line(self._room.me.full_name)}"
         if not self._room.is_connected:
             title = f"connection lost: {title}"
-        console.print(Text(title, style="bold"), no_wrap=True, overflow="ellipsis")
+        console.print(Text(fitted_words(title, size.columns), style="bold"))
         console.print(Text(one_line(self._status, 2 * size.columns - 10)))
-        console.print(self._table(size.columns, max(1, size.rows - _OTHER_ROWS)))
+        for line in self._lines(size.columns, max(1, size.rows - _OTHER_ROWS)):
+            console.print(line, no_wrap=True, overflow="ellipsis")
+        if self._log.text:
+            console.print(Text(fitted_words(self._log.text, size.columns), style="yellow"))
         keys = _SHORT_KEYS if size.columns < _NARROW + 10 else _KEYS
-        console.print(Text(keys, style="dim"), no_wrap=True, overflow="ellipsis")
+        console.print(Text(fitted_words(keys, size.columns), style="dim"))
         return ANSI(written.getvalue())
 
-    def _table(self, columns: int, rows: int) -> Table:
-        table = Table(box=None, expand=True, pad_edge=False, header_style="dim")
-        names = ["", "age", "tool", "who", "why", "left"]
-        if columns < _NARROW:
-            names = ["", "tool", "who", "left"]
-        elif columns < _WIDE:
-            names.remove("why")
-        for name in names:
-            is_time = name in ("age", "left")
-            table.add_column(
-                name,
-                no_wrap=True,
-                overflow="ellipsis",
-                justify="right" if is_time else "left",
-                min_width={"": 1, "age": 4, "left": 5}.get(name),
-                ratio=None if is_time or not name else 1,
-            )
+    def _lines(self, columns: int, rows: int) -> list[Text]:
+        """Return the header, and the rows around the chosen one."""
         place = self._place()
         first = max(0, min(place - rows // 2, len(self._waiting) - rows))
-        for at, waiting in enumerate([*self._waiting.values()][first : first + rows], first):
-            hold = waiting.hold
-            cells = {
-                "": ">" if at == place else "",
+        cells = [
+            {
+                "id": waiting.hold.id[:SHORT_ID],
                 "age": clock_text(waiting.age_s),
-                "tool": one_line(hold.tool),
-                "who": who_text(hold),
-                "why": one_line(hold.purpose),
+                "tool": one_line(waiting.hold.tool),
+                "who": who_text(waiting.hold),
+                "why": one_line(waiting.hold.purpose),
                 "left": waiting.left_text,
             }
-            style = "reverse" if at == place else ""
-            table.add_row(*(Text(cells[name]) for name in names), style=style)
-        return table
+            for waiting in [*self._waiting.values()][first : first + rows]
+        ]
+        head, *others = table_lines(cells, place - first, columns)
+        return [
+            Text(head, style="dim"),
+            *(
+                Text(line, style="reverse" if at == place else "")
+                for at, line in enumerate(others, first)
+            ),
+        ]

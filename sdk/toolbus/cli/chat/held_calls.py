@@ -22,7 +22,7 @@ _logger = bounded_logger(__name__)
 _READ_S = 1.0
 """What the end of an answer waits for that; the connection may be lost."""
 Quiet: TypeAlias = Callable[
-    [Callable[[], Awaitable[ApprovalDecision]]], Awaitable[ApprovalDecision]
+    [Callable[[], Awaitable[ApprovalDecision | None]]], Awaitable[ApprovalDecision | None]
 ]
 """Asks while nothing else is printed."""
 
@@ -30,7 +30,7 @@ Quiet: TypeAlias = Callable[
 async def answer_hold(room: RoomClient, hold_id: str, quiet: Quiet) -> None:
     """Ask in the terminal about a call that waits, and tell the room what the person decides.
 
-    Without a terminal it waits on: it may be approved elsewhere. An error is logged.
+    Without a terminal, or an answer, it waits on: it may be approved elsewhere. An error is logged.
     """
     try:
         hold = await room.hold(hold_id)
@@ -39,7 +39,8 @@ async def answer_hold(room: RoomClient, hold_id: str, quiet: Quiet) -> None:
 
             ask = partial(ask_in_terminal, question_of(hold), edit=edited_json)
             decision = await quiet(ask)
-            await settle(room, hold, decision)
+            if decision is not None:
+                await settle(room, hold, decision)
     except Unavailable:
         return
     except RoomException as error:

@@ -132,14 +132,17 @@ def hold_line(event: Mapping[str, Any], width: int) -> str:
     if event.get("type") == "resumed":
         return fitted(f"  approval: {one_line(text_in(event, 'outcome'), _WIDEST)}", width)
     tool = text_in(event, "waits_for") or text_in(event, "tool") or "a call"
-    facts = [f"waits for approval: {one_line(tool, _WIDEST)}"]
+    tool = one_line(tool, _WIDEST)
+    facts = [f"waits for approval: {tool}"]
+    if event.get("nobody") is True:
+        facts = [f"nobody in the room may approve {tool}"]
+    elif event.get("may_settle") is False:
+        facts = [f"waits for somebody else to approve {tool}"]
     if hold := text_in(event, "hold"):
         facts.append(f"id {one_line(hold, 100)}")
     left_s = event.get("left_s")
     if isinstance(left_s, int | float) and 0 <= left_s < 1e9:
         facts.append(f"for {seconds(round(left_s))} at most")
-    if event.get("nobody") is True:
-        facts.append("nobody in the room may approve it")
     return fitted(f"  {', '.join(facts)}", width)
 
 

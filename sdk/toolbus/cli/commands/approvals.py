@@ -24,7 +24,7 @@ from toolbus.cli.completion import complete_granted, complete_hold
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.cli.suggestions import listed, nearest
 from toolbus.diagnostics.exit_codes import UsageError, with_step
-from toolbus.errors import AlreadyExists, NotFound, RoomException
+from toolbus.errors import AlreadyExists, NotFound, PermissionDenied, RoomException
 from toolbus.permissions.rule import Rule
 from toolbus.room.holds import GrantedHold, HoldInfo
 from toolbus.turns.terminal_approvals import rows_of
@@ -61,7 +61,8 @@ def _approvals(
     settled: Annotated[
         bool,
         typer.Option(
-            "--settled", help="List those too that were settled within the last 10 minutes."
+            "--settled",
+            help="List those too that were settled within the last 10 minutes, and end.",
         ),
     ] = False,
     granted: Annotated[
@@ -77,25 +78,25 @@ def _approvals(
 ) -> None:
     """Show the calls that wait for a person, and answer them.
 
-    In a terminal they are a live table: Enter shows all that a call would do, and asks. Needs the
-    grant approve for calls that are made for you, approve_all for others'.
+    In a terminal they are a live table: Enter shows all that a call would do, and asks. --once,
+    --settled and --json list them instead. Needs the grant approve for calls that are made for you,
+    approve_all for others'.
     """
     if ctx.invoked_subcommand is not None:
         if any((once, settled, granted, bell)) or options != RoomOptions():
             name = ctx.invoked_subcommand
             raise UsageError(f"options follow the command: toolbus approvals {name} ...")
         return
-    if bell and (once or granted):
+    is_list = once or settled or options.as_json
+    if bell and (is_list or granted):
         raise UsageError("--bell is for the live table")
     if granted:
         if once or settled:
             raise UsageError("--granted lists rules: omit --once and --settled")
         _list_granted(options)
-    elif once:
+    elif is_list:
         _list(options, settled=settled)
     else:
-        if settled or options.as_json:
-            raise UsageError("--settled and --json are for a list: add --once")
         is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
         if not is_terminal or os.environ.get("TERM") == "dumb":  # as of a shell in an editor
             raise UsageError("there is no terminal for a live table: add --once for a list")
@@ -242,6 +243,11 @@ async def _settling(request: Awaitable[T]) -> T:
         return await request
     except AlreadyExists as error:  # somebody else was first
         raise with_step(error, "") from error
+    except PermissionDenied as error:
+        if "grant" in error.details:
+            raise
+        # Such as the two-person rule: no token of the same person changes that.
+        raise with_step(error, "let somebody else answer it") from error
     except NotFound as error:
         raise with_step(error, _LIST_STEP) from error
 

@@ -42,7 +42,7 @@ from toolbus.cli.output import (
 from toolbus.cli.room_options import CommandRoom, Locked, RoomOptions, in_room, joins_a_room
 from toolbus.cli.signals import cancel_on_sigterm
 from toolbus.cli.suggestions import suggest_name, suggest_tool
-from toolbus.client.call_options import MAX_TIMEOUT_S
+from toolbus.client.call_options import MAX_PURPOSE_CHARS, MAX_TIMEOUT_S
 from toolbus.client.caller import DEFAULT_TIMEOUT_S
 from toolbus.client.streaming_call import ChunkStream
 from toolbus.concurrency.thread_iterator import ThreadIterator
@@ -120,8 +120,9 @@ _ApprovalTimeout = Annotated[
     typer.Option(
         "--approval-timeout",
         metavar="SECONDS",
-        help="How long the call may wait for a person who approves it; 0 never waits, none has no "
-        "limit. Default: 300. --timeout stands still meanwhile.",
+        help="How long the call may wait for a person who approves it: the smaller one of this and "
+        "the tool's own counts. 0 never waits, none has no limit of its own. Default: 300. "
+        "--timeout stands still meanwhile.",
     ),
 ]
 _Out = Annotated[
@@ -195,6 +196,8 @@ def call(  # noqa: PLR0913 - a parameter for each flag
         raise UsageError(
             f"--wait-for-host must be a number of seconds, 0 or more and below {MAX_TIMEOUT_S}"
         )
+    if purpose is not None and len(purpose) > MAX_PURPOSE_CHARS:
+        raise UsageError(f"--purpose must have at most {MAX_PURPOSE_CHARS} characters")
     output = ValueOutput(as_json=options.as_json, path=out)
     call_options = {
         "participant": participant,

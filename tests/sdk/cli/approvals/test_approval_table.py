@@ -19,7 +19,8 @@ from support.processes.held_files import Callers, hosted_files
 from support.processes.terminal_person import ALWAYS, KEYS, REASON, Person
 
 PROGRAM = "import runpy; runpy.run_module('toolbus', run_name='__main__', alter_sys=True)"
-ROW, EDITOR, DONE = "files.write", "Ctrl-C: as before", "\x1b\r"
+ROW, EDITOR, DONE = "files.write", "Ctrl-C: as before", "\x13"
+LEAVING = "[Esc/q] back, "
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def test_person_sees_all_of_a_call_and_answers_by_keys(
             'arguments:\n    | {\n    |   "path": "a"\n    | }\n',
             "its owner says:\n    | it writes\\u202e\n",
             "    | \x1b[31m-old\\x1b[2J\x1b[0m\n    | \x1b[32m+new\\u202e\x1b[0m\n",
-            "expires in:\n    | 4:",
+            "expires at:\n    | ",
         ):
             assert line in shown
         person.type("a")
@@ -120,9 +121,40 @@ def test_row_that_is_chosen_stays_so_while_others_come_and_go(
         toolbus.run_here("approvals", "deny", ids[0], "--name", "ann")
         person.reads("2")  # of "2 calls waiting"
         person.type("\r")
-        assert '"path": "b"' in person.reads(KEYS)
-        person.type("\x04")
+        shown = person.reads(KEYS)
+        assert '"path": "b"' in shown
+        assert LEAVING in shown
+        person.type("d")
+        person.reads(REASON)
+        person.type("\n")
         person.reads("denied: files.write")
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        *([("\r", KEYS), (key, "")] for key in ("\x1b", "q", "\x04")),
+        *([("d", REASON), (key, "")] for key in ("not\x1b", "not\x1b[A", "q\n", "not\x04\x04")),
+        *([("A", ALWAYS), (key, "")] for key in ("\x1b", "q")),
+        [("e", EDITOR), ("\x1b", "")],
+        [("e", EDITOR), ("\x03", KEYS), ("q", "")],
+    ],
+    ids=str,
+)
+def test_person_goes_back_to_the_table_without_an_answer(
+    toolbus: CommandLine, callers: Callers, typed: list[tuple[str, str]]
+) -> None:
+    with table(toolbus) as person:
+        _, hold_id = callers.held("a")
+        person.reads(ROW)
+        for keys, prompt in typed:
+            person.type(keys)
+            if prompt:
+                person.reads(prompt)
+        person.reads("Enter open")  # the keys of the table
+        assert [hold["id"] for hold in callers.lists()] == [hold_id]
+        person.type("q")
+        assert person.ended() == 0
 
 
 @pytest.mark.parametrize("columns", [40, 100])
@@ -191,6 +223,7 @@ def test_lost_connection_loses_no_call_and_no_answer(
         person.reads(ROW)
         loop.call_soon_threadsafe(gate.close)
         person.reads("connection lost: ")
+        assert person.reads("lost the connection").endswith("33m")  # the log has its own line
         shown, _ = callers.held("b")  # no event of it reaches the table
         gate.is_open = True
         person.reads(ROW)

@@ -10,6 +10,8 @@ import pytest
 
 from support.processes.command_line import CommandLine
 from support.processes.held_files import Callers, hosted_files
+from toolbus.cli.output import held_text
+from toolbus.client.held_calls import HeldCall
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +30,7 @@ def test_call_waits_beyond_its_time_limit_and_says_what_for(
     toolbus: CommandLine, callers: Callers
 ) -> None:
     running, hold_id = callers.held("a", "--timeout", "1", "--purpose", "to\x1b[2J see")
-    (listed,) = callers.lists()
+    (listed,) = toolbus.value_here("approvals", "--json", "--name", "ann")
     assert (listed["id"], listed["asked_for"]) == (hold_id, "ann")
     assert listed["purpose"] == "to\x1b[2J see"
     shown = toolbus.run_here("approvals", "--once", "--name", "ann").out.splitlines()
@@ -48,8 +50,8 @@ def test_call_says_that_only_others_or_nobody_may_approve_it(
 ) -> None:
     without = ("token", "create", "--name", "eve", "--allow", "files.*")
     token = toolbus.run_here(*without).out.strip()
-    waiting = "waiting for a person to approve files.write, but nobody who is in the room now may\n"
-    assert callers.call("a", "--token", token, name="eve")[1] == waiting
+    waiting = "nobody who is in the room now may approve files.write (approval "
+    assert callers.call("a", "--token", token, name="eve")[1].startswith(waiting)
     refused = toolbus.run_here("approvals", "--once", "--token", token)
     assert refused.code == 3
     assert "toolbus token create --name NAME --grant" in refused.err
@@ -58,10 +60,52 @@ def test_call_says_that_only_others_or_nobody_may_approve_it(
 
 
 @pytest.mark.parametrize(
+    ("held", "text"),
+    [
+        (
+            HeldCall("a1", "b.c", may_settle=True),
+            "waiting for a person to approve b.c: toolbus approvals approve a1",
+        ),
+        (HeldCall("a1", "b.c"), "waiting for somebody else to approve b.c (approval a1)"),
+        (
+            HeldCall("", "b.c", nobody=True),
+            "nobody who is in the room now may approve b.c",
+        ),
+        (HeldCall("a1", "b.c", outcome="denied"), "denied: b.c"),
+        (
+            HeldCall.from_wire(
+                {"hold": "a1", "tool": "b.c", "outcome": "approved", "changed": True}
+            ),
+            "approved with other arguments: b.c",
+        ),
+    ],
+)
+def test_wait_and_its_end_are_one_line(held: HeldCall, text: str) -> None:
+    assert held_text(held) == text
+
+
+def test_purpose_that_is_too_long_is_no_argument_of_the_tool(toolbus: CommandLine) -> None:
+    refused = toolbus.run_here("call", "files.write", "path=a", "--purpose", "x" * 501)
+    assert refused.code == 2
+    assert "--purpose must have at most 500 characters" in refused.err
+    assert "toolbus tools" not in refused.err
+
+
+def test_answer_of_the_caller_where_another_is_needed_advises_no_token(
+    toolbus: CommandLine, callers: Callers
+) -> None:
+    _, waiting = callers.call("a", tool="files.pay")
+    hold_id = waiting.partition("(approval ")[2].rstrip(")\n")
+    refused = toolbus.run_here("approvals", "approve", hold_id, "--name", "ann")
+    assert refused.code == 3
+    assert refused.err.endswith("\n  next: let somebody else answer it\n")
+
+
+@pytest.mark.parametrize(
     ("typed", "code", "text"),
     [
-        ("0", 3, "approval_expired: the call does not wait for a person"),
-        ("0.01", 3, "approval_expired"),
+        ("0", 3, "next: let the call wait for a person: --approval-timeout"),
+        ("0.01", 3, "next: repeat the call, and let somebody approve it in time"),
         ("-1", 2, "must be a number of seconds, 0 or more, or none"),
         ("soon", 2, "must be a number of seconds, 0 or more, or none"),
     ],
@@ -94,7 +138,8 @@ def test_call_runs_as_it_is_approved_and_what_is_granted_can_be_taken_back(
     facts = toolbus.value_here(*approve)
     assert (facts["id"], facts["outcome"], facts["by"]["name"]) == (hold_id, "approved", "ann")
     assert running.ended().value == value
-    assert hold_id in [hold["id"] for hold in callers.lists("--settled")]
+    settled = toolbus.run_here("approvals", "--settled", "--name", "ann").out
+    assert hold_id[:8] in settled
     granted = toolbus.value_here("approvals", "--granted", "--json", "--name", "ann")
     if not typed[0].startswith("--"):
         assert granted == []
@@ -164,7 +209,7 @@ def wrong(*typed: str) -> Any:
         wrong("--once", "approve", "ID", "2", "options follow the command"),
         wrong("--once", "--bell", "2", "--bell is for the live table"),
         wrong("--once", "--granted", "2", "--granted lists rules"),
-        wrong("--json", "2", "add --once"),
+        wrong("--json", "--bell", "2", "--bell is for the live table"),
         wrong("2", "there is no terminal for a live table: add --once for a list"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -46,10 +47,12 @@ def test_all_texts_are_shown_and_escaped() -> None:
     shown = "\n".join(f"{label}: {text}" for label, text in texts.items())
     assert "".join(shown.split("\n")).isprintable()
     words = ("files.write", "bob", "ann", "bot", "carl", "purpose", "boss", "others", "reason")
-    for word in (*words, "message", "preview", "reaches", "attachment", "role agent", "1:01:40"):
+    for word in (*words, "message", "preview", "reaches", "attachment", "role agent"):
         assert word in shown, word
     assert texts["asked by"].startswith("the caller itself")
     assert texts["once more"] == "the host was lost that asked before"
+    # It stays on the screen: no time that goes on.
+    assert re.fullmatch(r"\d\d:\d\d:\d\d", texts["expires at"])
     for label in ("tool", "for", "called by", "reaches"):  # no line of others begins with a label
         assert "\n" not in texts[label]
 
