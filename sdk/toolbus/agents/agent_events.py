@@ -12,8 +12,9 @@
                  may call in turn, null if the agent may not know it; `left_s` the seconds until it
                  expires, null if it does not; `may_settle` whether the agent itself may approve it,
                  and `nobody` whether nobody in the room may
-    resumed      id, tool, hold, outcome: it goes on; "approved", "denied", "expired", "cancelled"
-                 or "lost"
+    resumed      id, tool, hold, outcome, changed: it goes on; "approved", "denied", "expired",
+                 "cancelled" or "lost"; `changed` says whether who approved it has changed its
+                 arguments
     tool_result  id, tool, state, executed, text: the result as the model reads it, cut; error with
                  code and message unless state is "ok"; files with name, mime_type, size of each, of
                  the first 50
@@ -112,7 +113,7 @@ def held_event(held: HeldCall, use: ToolUse | None = None, tool: str = "") -> Ag
     if use is not None:
         event |= _named(use.id, tool)
     if not held.is_open:
-        return event | {"outcome": held.outcome}
+        return event | {"outcome": held.outcome, "changed": held.changed}
     return event | {
         "waits_for": held.tool or None,
         "left_s": held.left_s,

@@ -8,6 +8,8 @@ is sent with these bytes, and is pinned to the definition that they were judged 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from toolbus.bounded_logging import bounded_logger
 from toolbus.client.held_calls import HeldCall, report_held
 from toolbus.errors import ApprovalExpired, PermissionDenied, RoomException, Unavailable
@@ -41,16 +43,18 @@ async def ask_in_room(
     named |= dispatch.asked_as
     if options.purpose is not None:
         named["purpose"] = options.purpose
-    outcome = "cancelled"
+    held = HeldCall("", named["tool"])
+    ended = replace(held, outcome="cancelled")
     call.pause()
-    report_held(options.on_held, HeldCall("", named["tool"]))
+    report_held(options.on_held, held)
     try:
         reply = await ask_before_call(room, kind, digest, body, named)
-        outcome = reply["outcome"]
+        is_changed = reply.get("arguments") is not None
+        ended = replace(held, outcome=reply["outcome"], changed=is_changed)
     except RoomException as error:
         error.executed = "no"
         if isinstance(error, ApprovalExpired):
-            outcome = "expired"
+            ended = replace(held, outcome="expired")
         if not isinstance(error, Unavailable) or error.retryable:
             raise
         # An older server, or one that cannot do it: it is no failure of the call.
@@ -59,5 +63,5 @@ async def ask_in_room(
         raise PermissionDenied(text, executed="no", details={"cause": "Unavailable"}) from error
     finally:
         call.resume()
-        report_held(options.on_held, HeldCall("", named["tool"], outcome=outcome))
+        report_held(options.on_held, ended)
     return decision_of(reply)

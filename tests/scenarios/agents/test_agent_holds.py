@@ -52,12 +52,14 @@ async def test_agent_tells_of_its_own_question_and_of_a_call_that_waits_at_its_h
             told: list[HeldCall] = []
             asking = asyncio.ensure_future(answer(ann, "helper", told))
             own = await person.asked()
-            await beside.approve(own)
+            await beside.approve(own, {"name": "some"})
             await person.settled()
             at_host = await person.asked()
             await beside.deny(at_host, "no")
             events = await asking
     assert (own.is_own, at_host.is_own) == (True, False)
+    changed = [event["changed"] for event in events if event["type"] == "resumed"]
+    assert changed == [call.changed for call in told if not call.is_open] == [True, False]
     named = ("use-1", "vault.drop")
     assert waits(events) == [
         ("held", *named, None, None),  # its id is for those who are asked

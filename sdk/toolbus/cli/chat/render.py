@@ -130,7 +130,9 @@ def dropped_line(event: Mapping[str, Any]) -> str:
 def hold_line(event: Mapping[str, Any], width: int) -> str:
     """Return the line of a `held`: what waits, and by which id; or of a `resumed`."""
     if event.get("type") == "resumed":
-        return fitted(f"  approval: {one_line(text_in(event, 'outcome'), _WIDEST)}", width)
+        outcome = one_line(text_in(event, "outcome"), _WIDEST)
+        changed = " with other arguments" if event.get("changed") is True else ""
+        return fitted(f"  approval: {outcome}{changed}", width)
     tool = text_in(event, "waits_for") or text_in(event, "tool") or "a call"
     tool = one_line(tool, _WIDEST)
     facts = [f"waits for approval: {tool}"]

@@ -42,7 +42,7 @@ from toolbus.cli.output import (
 from toolbus.cli.room_options import CommandRoom, Locked, RoomOptions, in_room, joins_a_room
 from toolbus.cli.signals import cancel_on_sigterm
 from toolbus.cli.suggestions import suggest_name, suggest_tool
-from toolbus.client.call_options import MAX_PURPOSE_CHARS, MAX_TIMEOUT_S
+from toolbus.client.call_options import MAX_TIMEOUT_S
 from toolbus.client.caller import DEFAULT_TIMEOUT_S
 from toolbus.client.streaming_call import ChunkStream
 from toolbus.concurrency.thread_iterator import ThreadIterator
@@ -51,7 +51,7 @@ from toolbus.errors import DeadlineExceeded, NotFound, RoomException
 from toolbus.permissions.assessment import Assessment
 from toolbus.room.toolkit_proxy import ToolkitProxy
 from toolbus.tools.approvers import DEFAULT_APPROVAL_S
-from toolbus.wire import ToolManifest
+from toolbus.wire import MAX_PURPOSE_CHARS, ToolManifest
 
 if TYPE_CHECKING:  # few calls are traced or explained
     from toolbus.cli.call_trace import CallTrace

@@ -67,6 +67,8 @@ def test_result_is_one_line(event: dict[str, Any], took_s: float | None, line: s
          f"  waits for approval: {ESCAPED}, id {ESCAPED}"),
         ({"waits_for": "a.b", "left_s": float("nan")}, "  waits for approval: a.b"),
         ({"type": "resumed", "outcome": HOSTILE}, f"  approval: {ESCAPED}"),
+        ({"type": "resumed", "outcome": "approved", "changed": True},
+         "  approval: approved with other arguments"),
         ({}, "  waits for approval: a call"),
     ],
 )  # fmt: skip
