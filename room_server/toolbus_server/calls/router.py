@@ -502,8 +502,6 @@ class Router:
             self._cancel(call, "the caller cancelled the call")
         elif cancel.id in caller.asked:
             hold = caller.asked[cancel.id]
-            if hold.call is not None and hold.call.wait is not None and not hold.is_own:
-                hold.call.wait.written = True  # its host may go on without an approval
             hold.keeper.withdraw(hold)
         else:
             self.dropped += 1

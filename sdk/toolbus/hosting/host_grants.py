@@ -23,6 +23,7 @@ from toolbus.wire import pack_body
 
 if TYPE_CHECKING:
     from toolbus.permissions.permissions import Permissions
+    from toolbus.tools.toolkit import Toolkit
 
 __all__ = ["AskPerson", "HostGrants"]
 
@@ -39,7 +40,7 @@ class HostGrants(GrantedPermissions):
         super().__init__(GrantedRules())
         self._listings: dict[GrantedRule, asyncio.Task[None]] = {}
         self._ask: AskPerson | None = None
-        self._options: dict[str, Any] = {}
+        self._options_of: Callable[[GrantedRule], dict[str, Any]] = lambda _: {}
 
     def grant(
         self,
@@ -54,11 +55,23 @@ class HostGrants(GrantedPermissions):
         super().grant(call, reaches, rules, bases, has_input=has_input)
         self._update_listings()
 
-    def list_at(self, ask: AskPerson, toolkit: str, digest: str, *, public: bool) -> None:
+    def list_at(self, ask: AskPerson, toolkit: Toolkit, digest: str, *, public: bool) -> None:
         """List the rules on a connection on which the toolkit has just been registered."""
         self.withdraw()
         self._ask = ask
-        self._options = {"tool": toolkit, "definition": digest, "public": public}
+
+        def options_of(rule: GrantedRule) -> dict[str, Any]:
+            tool = toolkit.get_tool(rule.own_name.partition(".")[2])
+            return {
+                "tool": f"{toolkit.name}.{tool.name}",
+                "definition": digest,
+                "public": public,
+                "approvers": list(tool.approvers or toolkit.approvers),
+                "name": rule.principal,
+                "issuer": rule.principal_issuer,
+            }
+
+        self._options_of = options_of
         self._update_listings()
 
     def withdraw(self) -> None:
@@ -89,8 +102,7 @@ class HostGrants(GrantedPermissions):
 
     async def _list(self, ask: AskPerson, rule: GrantedRule) -> None:
         body = pack_body(rule.to_plain())
-        options = self._options | {"name": rule.principal, "issuer": rule.principal_issuer}
-        options["tool"] += "." + rule.own_name.partition(".")[2]
+        options = self._options_of(rule)
         try:
             # Taken back as the reply is read: the next frame may be a call that the rule covers.
             await ask(

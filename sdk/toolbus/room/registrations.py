@@ -401,7 +401,7 @@ class Registrations:
         registration.apply(body)
         hosted = registration.hosted
         hosted.grants.list_at(
-            self._caller.ask_person, hosted.toolkit.name, hosted.digest, public=hosted.public
+            self._caller.ask_person, hosted.toolkit, hosted.digest, public=hosted.public
         )
 
     async def _unregister(self, key: tuple[str, bool]) -> None:

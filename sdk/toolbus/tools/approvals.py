@@ -131,6 +131,9 @@ class ApprovalState:
     """What grants something as soon as the call may run."""
     requests: int = 0
     changes: int = 0
+    is_withdrawn: bool = False
+    """Whether the last request was withdrawn: until one is approved, the server says for this host
+    that the function was not entered."""
 
 
 @dataclass(frozen=True, slots=True)

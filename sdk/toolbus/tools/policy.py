@@ -7,6 +7,7 @@ does each call of a tool with `approval`.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from toolbus.auth.grants import ToolPatterns
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.json_values import packed_json
-from toolbus.errors import ApprovalDenied, ApprovalExpired, Executed, RoomException
+from toolbus.errors import ApprovalDenied, ApprovalExpired, Executed, RoomException, Unavailable
 from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.plain import (
     MAX_MATCHES,
@@ -59,6 +60,9 @@ def _no_permissions() -> Permissions:
     from toolbus.permissions.permissions import Permissions
 
     return Permissions("dont_ask")
+
+
+_CHANGED = "what the call would do has changed since a person approved it"
 
 
 class JudgedToolkit(Protocol):
@@ -254,8 +258,11 @@ class _HostDecision(CallDecision):
 
     def asks_again(self, judged: Judged) -> bool:
         self.note_denial("approval")
-        text = "what the call would do has changed again since a person approved it"
-        raise ApprovalDenied(text, executed="no", details=self.details(judged.decision))
+        raise ApprovalDenied(
+            "what the call would do has changed again since a person approved it",
+            executed="no",
+            details=self.details(judged.decision),
+        )
 
     def grant(self, answer: ApprovalDecision, judged: Judged) -> None:
         granted, reaches = self._run.granted, judged.assessment.reaches
@@ -264,15 +271,26 @@ class _HostDecision(CallDecision):
             granted.grant(judged.call, reaches, answer.rules, bases, has_input=self._has_input)
 
     async def ask(self, judged: Judged) -> ApprovalDecision:
-        run = self._run
+        run, state = self._run, self.state
+        if state.requests:
+            since = "a person has changed the arguments" if state.changes else _CHANGED
+            reason = f"{since}: {judged.decision.reason}"
+            judged = judged._replace(decision=replace(judged.decision, reason=reason))
         demand = ApprovalDemand(
             judged,
             tuple(self._tool.approvers) or self._toolkit.approvers,
             self._tool.approval_timeout_s,
-            is_entered=run.entered,
+            is_entered=run.executed != "no",
             has_input=self._has_input,
         )
-        return await run.ask_person(demand)
+        try:
+            decision = await run.ask_person(demand)
+        except asyncio.CancelledError:  # such as by the time limit of a middleware
+            state.is_withdrawn = True
+            run.approval_states[self._call.tool.name] = state
+            raise
+        state.is_withdrawn = False
+        return decision
 
     def note(self, word: Decision, by: str) -> None:
         """Let the record of the call show what was decided, and by what."""
@@ -301,6 +319,9 @@ class _HostDecision(CallDecision):
         was_denied = self.state.denial is not None
         try:
             judged = await self.decide(packed)
+            if self.state.is_withdrawn and not run.entered:
+                text = "it may run now, and a person was asked before: call it again"
+                raise Unavailable(text, executed="no")
         except RoomException as error:
             # An attempt before this one may have run it: a middleware makes several.
             error.executed = run.executed if run.entered else "no"
@@ -316,6 +337,8 @@ class _HostDecision(CallDecision):
         is_asked = judged.decision.behavior == "ask"
         self.note("allowed", "person" if is_asked else self._by(""))
         arguments: dict[str, Any] = unpack_body(judged.packed)
+        if self.state.changes and run.recording is not None:
+            run.recording.keep_arguments(arguments)
         return arguments
 
 

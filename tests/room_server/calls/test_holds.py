@@ -346,7 +346,7 @@ ENDS: list[tuple[str, dict[str, Any], str]] = [
     ("approved", {}, "maybe"),
     ("denied", {}, "no"),
     ("asked again", {}, "no"),
-    ("withdrawn", {}, "maybe"),  # it may go on without an answer
+    ("withdrawn", {}, "no"),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,15 @@ import pytest
 
 from support.processes.approval_parts import WITNESS, program
 from support.rooms.approvals import Person, person_in
-from toolbus import RoomClient, ToolContext, Toolkit, tool
-from toolbus.errors import AlreadyExists, ConnectionLost, DeadlineExceeded, HostLost, NotFound
+from toolbus import CallNext, Chunk, RoomClient, ToolCall, ToolContext, Toolkit, tool
+from toolbus.errors import (
+    AlreadyExists,
+    ConnectionLost,
+    DeadlineExceeded,
+    HostLost,
+    NotFound,
+    Unavailable,
+)
 from toolbus_server.testing import FaultProxy, Faults, TestServer
 
 ARGUMENTS = {"path": "a", "text": "b"}
@@ -195,3 +203,74 @@ async def test_time_of_an_approved_call_goes_on(server: TestServer) -> None:
         with pytest.raises(DeadlineExceeded) as late:
             await call
         assert late.value.executed == "maybe"
+
+
+async def test_attempt_after_a_withdrawn_question_runs_by_an_approval_alone(
+    server: TestServer,
+) -> None:
+    """HOLD-3: till then the server says for a host that is lost that nothing has run."""
+    files = Files()
+    limits: dict[str, asyncio.Timeout] = {}
+
+    async def tries_again(call: ToolCall, next: CallNext) -> AsyncIterator[Chunk]:
+        try:
+            async for chunk in next(call):
+                yield chunk
+        except TimeoutError:
+            async for chunk in next(call):
+                yield chunk
+
+    async def limited(call: ToolCall, next: CallNext) -> AsyncIterator[Chunk]:
+        async with asyncio.timeout(None) as limits[call.id]:
+            async for chunk in next(call):
+                yield chunk
+
+    toolkit = Toolkit("files", [files.write], middlewares=[tries_again, limited])
+    async with (
+        server.room("host") as host,
+        server.room("ann") as ann,
+        host.host(toolkit),
+        person_in(ann) as person,
+    ):
+        call = calling(ann, retry=False)
+        withdrawn = await person.asked()
+        other = calling(ann)
+        await ann.approve(await person.asked(), rule=True)
+        assert await other == "a"
+        assert (await person.settled()).outcome == "approved"
+        limits[withdrawn.call_id].reschedule(0)
+        await assert_settled(person, withdrawn.id, "cancelled")
+        with pytest.raises(Unavailable) as refused:
+            await call
+        assert (refused.value.executed, refused.value.retryable) == ("no", True)
+    assert files.wrote == ["a"]
+
+
+class Ahead(Toolkit):
+    """A toolkit that may do something before its tool is judged."""
+
+    async def execute(self, *call: Any) -> Any:
+        return await super().execute(*call)
+
+
+@pytest.mark.parametrize(("kind", "executed"), [(Toolkit, "no"), (Ahead, "maybe")])
+async def test_override_of_execute_may_have_run_something_before_the_call_waits(
+    server: TestServer, kind: type[Toolkit], executed: str
+) -> None:
+    """HOLD-14."""
+    files = Files()
+    async with (
+        FaultProxy(server.url) as proxy,
+        server.room("host", via=proxy) as host,
+        server.room("ann") as ann,
+        host.host(kind("files", [files.write])),
+        person_in(ann) as person,
+    ):
+        call = calling(ann, retry=False)
+        hold = await person.asked()
+        proxy.reset()
+        await assert_settled(person, hold.id, "lost")
+        with pytest.raises(HostLost) as lost:
+            await call
+        assert lost.value.executed == executed
+    assert files.wrote == []

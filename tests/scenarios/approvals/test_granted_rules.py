@@ -244,6 +244,20 @@ async def test_rule_is_shown_to_those_who_may_take_it_back(server: TestServer) -
         assert not await is_asked(ann)
 
 
+async def test_rule_is_taken_back_by_the_approvers_that_the_host_names(server: TestServer) -> None:
+    async with hosted(server, Shell(approvers=["name:bob"])) as (_, ann, bob):
+        async with bob.events(["holds"]) as events:
+            running = asyncio.create_task(ann.invoke("shell.run", PUSH))
+            hold = (await anext(events)).hold
+            assert hold is not None
+            await bob.approve(hold, rule=True)
+            await running
+        (granted,) = await listed(bob)
+        assert await ann.granted_rules() == []
+        await bob.take_back(granted)
+        assert await is_asked(ann)
+
+
 @pytest.mark.parametrize("who", ["ann", "host"])
 async def test_rule_that_is_taken_back_is_asked_about_at_once(server: TestServer, who: str) -> None:
     async with hosted(server, Shell()) as (host, ann, _):

@@ -259,6 +259,7 @@ async def test_person_is_asked_once_more_about_a_preview_that_has_changed(
             hold = await person.asked()
             assert hold.body is not None
             assert hold.body.preview == f"-{content[-1]}"
+            assert ("has changed since a person approved it" in hold.body.reason) is (change > 0)
             if change < changes:
                 content.append(f"new {change}")
             await ann.approve(hold)
@@ -319,6 +320,7 @@ async def test_person_sees_what_changed_arguments_would_do(server: TestServer) -
             hold = await person.asked()
             assert hold.body is not None
             assert hold.body.preview == "+c"
+            assert "a person has changed the arguments" in hold.body.reason
             await ann.approve(hold, last)
             await person.settled()
             if last is None:

@@ -7,11 +7,18 @@ from typing import Any
 
 import pytest
 
-from toolbus import Permissions, Rule, Unavailable
+from toolbus import Permissions, Rule, Toolkit, Unavailable, tool
 from toolbus.hosting.host_grants import HostGrants
 from toolbus.permissions.granted_rules import MAX_GRANTED_RULES
 from toolbus.tools.tool_run import Participant
 
+
+@tool
+async def write(path: str) -> None:
+    pass
+
+
+FILES = Toolkit("files", [write])
 ANN = Participant("1", "ann")
 TOOL = SimpleNamespace(
     name="files.write", own_name="files.write", owner="", issuer="", alias="", workdirs=()
@@ -50,7 +57,7 @@ async def settled() -> None:
 
 async def test_beyond_the_limit_the_oldest_rule_is_forgotten_and_withdrawn() -> None:
     grants, server = HostGrants(), Server()
-    grants.list_at(server.ask, "files", "d", public=True)
+    grants.list_at(server.ask, FILES, "d", public=True)
     for number in range(MAX_GRANTED_RULES + 1):
         grants.grant(call_of(str(number)), "", (), (), has_input=False)
     await settled()
@@ -67,14 +74,14 @@ async def test_rule_that_the_server_does_not_list_counts_and_is_logged_once(
 ) -> None:
     grants, refusing = HostGrants(), Server(Unavailable("it is older"))
     with caplog.at_level(logging.WARNING):
-        grants.list_at(refusing.ask, "files", "d", public=True)
+        grants.list_at(refusing.ask, FILES, "d", public=True)
         grants.grant(call_of("a"), "", (), (), has_input=False)
         await settled()
         grants.grant(call_of("b"), "", (), (), has_input=False)
         await settled()
     assert len(grants.rules) == len(caplog.records) == 2
     server = Server()
-    grants.list_at(server.ask, "files", "d", public=True)  # another one, after a reconnect
+    grants.list_at(server.ask, FILES, "d", public=True)  # another one, after a reconnect
     await settled()
     assert len(server.listed) == 2
 
