@@ -84,7 +84,7 @@ class HostGrants(GrantedPermissions):
     def end(self) -> None:
         """Forget all rules: the definition is not hosted any more."""
         self.withdraw()
-        self.rules = GrantedRules()
+        self.rules: GrantedRules = GrantedRules()
 
     def _update_listings(self) -> None:
         granted = dict.fromkeys(self.rules)
