@@ -39,7 +39,7 @@ from toolbus.schemas.validation import JsonCheck
 from toolbus.tools.chain import MiddlewareChain, collected
 from toolbus.tools.context import ToolContext
 from toolbus.tools.middleware import Middleware, ToolCall
-from toolbus.tools.tool import check_result
+from toolbus.tools.result_checks import check_result
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import LocalRun, OnChunk, Participant, TurnDefinitions
 from toolbus.tools.toolkit import MAX_MIXED_BYTES, MAX_RESULT_BYTES, failure_of

@@ -27,7 +27,7 @@ from toolbus.diagnostics.exit_codes import UsageError, with_step
 from toolbus.errors import AlreadyExists, NotFound, PermissionDenied, RoomException
 from toolbus.permissions.rule import Rule
 from toolbus.room.holds import GrantedHold, HoldInfo
-from toolbus.turns.terminal_approvals import rows_of
+from toolbus.turns.terminal_dialogs import rows_of
 from toolbus.untrusted_text import json_text, one_line
 
 __all__ = ["approvals"]
