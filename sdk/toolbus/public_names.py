@@ -20,6 +20,7 @@ _MODULES = {
     "toolbus.turns.approvals": "ApprovalDecision ApprovalRequest",
     "toolbus.turns.tool_groups": "SkillEntry SkillListing SkillText ToolGroup skill_viewer",
     "toolbus.turns.terminal_approvals": "approve_in_terminal",
+    "toolbus.turns.terminal_questions": "answer_in_terminal",
     "toolbus.turns.tool_use": "ToolResult ToolUse",
     "toolbus.turns.turn": "Turn TurnTool",
     "toolbus.turns.turn_permissions": "TurnPermissions",

@@ -15,7 +15,7 @@ from toolbus.permissions.granted_rules import GrantedRule, granted_rule
 from toolbus.permissions.plain import rule_from_plain, rule_to_plain
 from toolbus.permissions.rule import Rule
 from toolbus.tools.approvals import bound_digest
-from toolbus.tools.questions import misfit, question_digest
+from toolbus.tools.questions import misfit, misfit_error, question_digest
 from toolbus.tools.tool_run import Participant
 from toolbus.wire import MAX_HOLD_BYTES, BadBody, pack_body, unpack_body
 
@@ -62,8 +62,7 @@ class HoldBody:
         check = None if self.schema is None else JsonCheck(usable_schema(self.schema).schema)
         wrong = misfit(answer, check, self.options, is_result=self.is_result)
         if wrong:
-            text = f"the answer does not fit: {wrong}"
-            raise InvalidArguments(text, executed="no", details={"path": "", "message": wrong})
+            raise misfit_error(wrong)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from toolbus.errors import (
     ApprovalDenied,
     ApprovalExpired,
     Executed,
+    InvalidArguments,
     InvalidResult,
     RoomException,
     TooLarge,
@@ -41,6 +42,7 @@ __all__ = [
     "answer_of",
     "answered_by",
     "misfit",
+    "misfit_error",
     "question_digest",
 ]
 
@@ -90,6 +92,17 @@ class ToolQuestion:
             raise TypeError(f"{_LABEL}: options must be a list of texts, not {shown(options)}")
         seconds = approval_seconds(timeout_s, _LABEL)
         return cls(text, schema, tuple(options), seconds, checked_approvers(to, _LABEL))
+
+    def misfit(self, answer: Chunk) -> str:
+        """Return why an answer is not what is asked for; empty if it is."""
+        check = None if self.schema is None else JsonCheck(dict(self.schema))
+        is_result = self.arguments is not None
+        return misfit(answer, check, self.options, is_result=is_result)
+
+    def check(self, answer: Chunk) -> None:
+        """Raise `InvalidArguments` for an answer that is not what is asked for."""
+        if wrong := self.misfit(answer):
+            raise misfit_error(wrong)
 
     def to_wire(self, definition: str) -> tuple[str, bytes, bytes, dict[str, Any]]:
         """Return kind, digest, body and options of a `Hold` (PROTOCOL.md, HOLD-15).
@@ -150,6 +163,12 @@ def misfit(
     return f"at {violation.path}: {violation.message}" if violation.path else violation.message
 
 
+def misfit_error(wrong: str) -> InvalidArguments:
+    """Make the error for an answer, from what is wrong with it."""
+    details = {"path": "", "message": wrong}
+    return InvalidArguments(f"the answer does not fit: {wrong}", executed="no", details=details)
+
+
 async def answered_by(answerer: Answerer, question: ToolQuestion) -> Chunk:
     """Let a function of this process answer; return the answer.
 
@@ -166,9 +185,7 @@ async def answered_by(answerer: Answerer, question: ToolQuestion) -> Chunk:
             raise
         text = f"nobody has answered within {question.timeout_s:g} s"
         raise ApprovalExpired(text) from None
-    check = None if question.schema is None else JsonCheck(dict(question.schema))
-    wrong = misfit(chunk, check, question.options, is_result=question.arguments is not None)
-    if wrong:
+    if wrong := question.misfit(chunk):
         raise InvalidResult(f"the answer does not fit: {wrong}", executed="yes")
     return chunk
 
@@ -187,7 +204,6 @@ async def answer_of(
 
     Raises `ApprovalDenied`, `InvalidResult` if no answer fits, and what `ask` raises.
     """
-    is_result = question.arguments is not None
     for _ in range(_MAX_ASKED):
         reply = await ask(question)
         if reply["outcome"] != "answered":
@@ -197,8 +213,7 @@ async def answer_of(
         except (BadBody, RoomException, ValueError, TypeError) as error:
             wrong = f"it is no chunk: {error}"
         else:
-            check = None if question.schema is None else JsonCheck(dict(question.schema))
-            wrong = misfit(chunk, check, question.options, is_result=is_result)
+            wrong = question.misfit(chunk)
             if not wrong:
                 return chunk
         who = one_line(str(reply["by"]["name"]))
