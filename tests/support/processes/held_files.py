@@ -47,8 +47,8 @@ QUESTIONS = {
 }
 
 @tool
-async def ask(context: ToolContext, path: str) -> object:
-    return await context.ask("How much\x1b[2J?", **QUESTIONS[path])
+async def ask(context: ToolContext, path: str) -> list[object]:
+    return [await context.ask("How much\x1b[2J?", **QUESTIONS[path])]
 
 review = ExternalTool("review", {"properties": {"path": TEXT}})
 files = Toolkit("files", [Write(), Pay(), ask, review])

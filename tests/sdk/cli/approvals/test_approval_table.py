@@ -120,7 +120,7 @@ def test_person_answers_questions_in_the_table(toolbus: CommandLine, callers: Ca
         assert "choices:\n    | 1: red\\x1b[2J\n    | 2: blue\n" in shown
         person.type("2")
         person.reads("answered: files.ask (ann)")
-        assert chosen.ended().value == "blue"
+        assert chosen.ended().value == ["blue"]
 
         typed, _ = callers.asking("number")
         person.reads("files.ask (answer)")
@@ -135,7 +135,7 @@ def test_person_answers_questions_in_the_table(toolbus: CommandLine, callers: Ca
         person.reads("schema asks: ")
         person.type("12\n")
         person.reads("answered: files.ask (ann)")
-        assert typed.ended().value == 12
+        assert typed.ended().value == [12]
 
         denied, _ = callers.asking("a", "files.review")
         person.reads("files.review (answer)")

@@ -138,7 +138,7 @@ def test_question_is_answered_as_its_schema_reads_what_is_typed(
     running, hold_id = callers.asking(asked)
     answered = toolbus.run_here("approvals", "answer", hold_id[:8], *typed, "--name", "ann")
     assert (answered.code, answered.out) == (0, "files.ask (ann): answered by ann\n")
-    assert running.ended().value == value
+    assert running.ended().value == [value]
 
 
 @pytest.mark.parametrize(
