@@ -19,6 +19,7 @@ from typing import Any
 
 from toolbus.auth.grants import covers_topic, is_tool_name, is_toolkit_name
 from toolbus.auth.participant_names import MAX_NAME_CHARS, full_name
+from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency.timers import Deadlines
 from toolbus.errors import (
     AlreadyExists,
@@ -86,6 +87,8 @@ from toolbus_server.rooms.event_feed import EventFeeds
 from toolbus_server.rooms.scheduling import Walk, pack_reply
 
 __all__ = ["HoldRequests"]
+
+_logger = bounded_logger(__name__)
 
 MAX_GRANTED_BYTES = 16 * 1024
 """A rule that was granted: lists show the rules in full (PROTOCOL.md, HOLD-13)."""
@@ -333,7 +336,9 @@ class HoldRequests:
     def receive(self, hold: CallHold) -> CallHold:
         """List a hold that another node has published, or that it was settled; return it."""
         known = self.table.open.get(hold.id) or self.table.settled.get(hold.id)
-        if known is None:
+        if known is not None and known.node != hold.node:
+            _logger.error("two nodes have a hold %s: that of %s counts", hold.id, known.node)
+        elif known is None:
             known, outcome, hold.outcome = hold, hold.outcome, "open"
             self.table.add(hold)
             if outcome == "open":

@@ -14,12 +14,11 @@ from support.nodes.cluster import nodes, until_listed, until_present
 from support.patience import PATIENCE_S
 from support.redis.server import RedisPlace, any_redis
 from support.rooms.approvals import Person, person_in
-from toolbus import ApiScope, HeldCall, RoomClient, ToolContext, Toolkit, tool
+from toolbus import ApiScope, HeldCall, Permissions, RoomClient, ToolContext, Toolkit, Turn, tool
 from toolbus.errors import (
     AlreadyExists,
     ApprovalDenied,
     ApprovalExpired,
-    Cancelled,
     NotFound,
     RoomException,
     Unavailable,
@@ -133,7 +132,7 @@ async def test_call_that_is_denied_elsewhere_does_not_run(stage: Stage) -> None:
 
 @pytest.mark.parametrize("who", ["caller", "host"])
 async def test_call_waits_as_long_as_caller_and_host_allow(redis: RedisPlace, who: str) -> None:
-    limits = {"approval_timeout_s": 0.5}
+    limits: dict[str, Any] = {"approval_timeout_s": 0.5}
     async with staged(redis, **(limits if who == "host" else {})) as stage:
         call = stage.calling(**(limits if who == "caller" else {}))
         hold = await stage.carol.asked()
@@ -183,6 +182,46 @@ async def test_node_that_enters_the_room_later_lists_what_is_open(stage: Stage) 
         (hold,) = await dan.holds()
         await dan.approve(hold.id)
     assert await call == "a"
+
+
+async def test_rule_that_is_granted_is_listed_and_taken_back_elsewhere(stage: Stage) -> None:
+    call = stage.calling()
+    room = stage.carol.room
+    await room.approve(await stage.carol.asked(), rule=True)
+    assert await call == "a"
+    assert await stage.calling() == "a"  # not asked any more
+    async with asyncio.timeout(PATIENCE_S):
+        while not (rules := await room.granted_rules()):
+            pass  # there are no events of granted rules
+    assert (rules[0].tool, rules[0].asked_for) == ("files.write", "ann")
+    await room.take_back(rules[0])
+    with pytest.raises(ApprovalExpired):
+        await stage.calling(approval_timeout_s=0)
+
+
+async def test_question_of_an_agent_stops_the_time_of_its_asker_elsewhere(stage: Stage) -> None:
+    """HOLD-12: the agent is at the third node, its asker at the second."""
+
+    @tool
+    async def say(text: str) -> str:
+        return text
+
+    @tool
+    async def think(context: ToolContext) -> str:
+        own = [Toolkit("own", [say])]
+        async with Turn(
+            context=context, always=own, permissions=Permissions(), approve="room"
+        ) as turn:
+            return str(await turn.call("own.say", text="hi"))
+
+    async with stage.servers[2].room("agent") as agent, agent.host(Toolkit("agent", [think])):
+        await until_listed(stage.ann, "agent")
+        call = asyncio.create_task(stage.ann.invoke("agent.think", timeout_s=0.4))
+        hold = await stage.carol.asked()
+        assert (hold.is_own, hold.asked_for, hold.owner) == (True, "ann", "agent")
+        await asyncio.wait([call], timeout=0.6)
+        await stage.carol.room.approve(hold)
+        assert (await call).value == "hi"
 
 
 @pytest.mark.parametrize("gone", [0, 1])
