@@ -423,7 +423,7 @@ class RoomClient(Room):
 
         Raises:
             PermissionDenied: The grants `approve`, `approve_all` and `answer` are missing.
-            Unavailable: The server is older, or shares its rooms by Redis.
+            Unavailable: The server is older.
         """
         return [HoldInfo.from_wire(hold) async for hold in self._listed({"settled": settled})]
 
