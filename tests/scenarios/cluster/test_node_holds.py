@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.nodes.cluster import nodes, until_listed, until_present
+from support.nodes.processes import SHORT_LEASES, node_processes
 from support.patience import PATIENCE_S
 from support.redis.server import RedisPlace, any_redis
 from support.rooms.approvals import Person, person_in
@@ -175,6 +178,25 @@ async def test_call_that_was_read_elsewhere_may_have_been_carried_out(
     await (stage.host.aclose() if gone == "host" else stage.servers[0].server.stop())
     error = await error_of(call, RoomException if gone == "its node" else HostLost)
     assert error.executed == executed
+
+
+async def test_caller_knows_of_no_reader_once_the_node_of_the_host_was_killed(
+    redis: RedisPlace, tmp_path: Path
+) -> None:
+    """HOLD-17: so the call may have been carried out, whoever has read it."""
+    async with asyncio.timeout(60), AsyncExitStack() as stack:
+        running = node_processes(tmp_path, redis.url, redis.url, program=SHORT_LEASES)
+        here, there = await stack.enter_async_context(running)
+        ann = await stack.enter_async_context(here.room("ann"))
+        host = await stack.enter_async_context(there.room("host"))
+        await stack.enter_async_context(host.host(Toolkit("files", [ExternalTool("review", {})])))
+        beside = await stack.enter_async_context(there.room("ann"))
+        await until_listed(ann, "files")
+        person = await stack.enter_async_context(person_in(beside))
+        call = asyncio.create_task(ann.invoke("files.review", retry=False))
+        await person.asked()
+        await there.end(signal.SIGKILL)
+        assert (await error_of(call, RoomException)).executed == "maybe"
 
 
 async def test_clocks_of_all_calls_around_stand_still_at_every_node(stage: Stage) -> None:
