@@ -17,12 +17,10 @@ from redis.exceptions import ResponseError
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import AlreadyExists
+from toolbus_server.cluster.exchange import EXCHANGE_KEY, EXCHANGE_VERSION, LEASES_KEY
 from toolbus_server.cluster.redis.client import RedisClient, RedisUnavailable
 
 __all__ = [
-    "EXCHANGE_KEY",
-    "EXCHANGE_VERSION",
-    "LEASES_KEY",
     "REPEAT_S",
     "ExchangeDiffers",
     "Lease",
@@ -48,19 +46,6 @@ _SCRIPTS = {
     "rooms": ("rooms",),
 }
 """Each script with the files that it consists of."""
-EXCHANGE_VERSION = 1
-"""What nodes exchange: entries of the inbox, keys in Redis, and the scripts that change them.
-
-Raise it with each change that a node of the release before would not understand. Its nodes and
-those of this release then never have a lease at the same time.
-"""
-EXCHANGE_KEY = "toolbus:nodes"
-"""The exchange version of all nodes that have a lease; it expires with the last of these leases.
-
-Earlier releases have a sorted set of leases there, so that each of both notices the other.
-"""
-LEASES_KEY = "toolbus:nodes:leases"
-"""The sorted set of leases in Redis: nodes with their incarnations, by expiry."""
 _VERSION_KEY, _ENDED_KEY = "toolbus:nodes:version", "toolbus:nodes:ended"
 _ADDRESSES_KEY = "toolbus:nodes:addresses"
 _CLEANUP_KEY = "toolbus:nodes:cleanup"

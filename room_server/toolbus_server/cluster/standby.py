@@ -11,7 +11,8 @@ import asyncio
 from collections.abc import Callable
 
 from toolbus.bounded_logging import bounded_logger
-from toolbus_server.cluster.lease import EXCHANGE_VERSION, ExchangeDiffers
+from toolbus_server.cluster.exchange import EXCHANGE_VERSION
+from toolbus_server.cluster.lease import ExchangeDiffers
 
 __all__ = ["RETRY_S", "STANDBY_TEXT", "Standby"]
 
@@ -39,15 +40,14 @@ class Standby:
         After `valid_s` seconds without Redis it is void: nobody knows whether they still live.
         """
         if not self.is_active:
-            theirs = f"version {found.version}" if found.version else "no version, as old releases,"
             _logger.warning(
-                "node %s is not ready: the live node %s exchanges %s with other nodes, and this "
-                "one version %d. It joins when all nodes of that release have ended: stop them, "
-                "or give this server another Redis",
+                "node %s is not ready: it has exchange version %d, and the live node %s has %s. It "
+                "joins when all nodes of that release have ended: stop them, or give this server "
+                "another Redis",
                 self._name,
-                found.other,
-                theirs,
                 EXCHANGE_VERSION,
+                found.other,
+                f"version {found.version}" if found.version else "none, as older releases",
             )
         self._set(True)
         self._expiry = asyncio.get_running_loop().call_later(valid_s, self._set, False)

@@ -15,7 +15,7 @@ from support.nodes.relayed import node_of
 from support.nodes.tools import Holding, add
 from support.redis.server import RedisServer
 from toolbus.errors import Unavailable
-from toolbus_server.cluster.lease import EXCHANGE_KEY, EXCHANGE_VERSION, LEASES_KEY
+from toolbus_server.cluster.exchange import EXCHANGE_KEY, EXCHANGE_VERSION, LEASES_KEY
 from toolbus_server.cluster.node import LEASE_S
 
 pytestmark = pytest.mark.redis

@@ -6,6 +6,7 @@ import asyncio
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -24,8 +25,9 @@ from toolbus import RoomClient, Toolkit
 from toolbus.cli.commands.doctor import check_room
 from toolbus.cli.room_options import RoomOptions
 from toolbus_server.cluster import node as node_module
+from toolbus_server.cluster.exchange import EXCHANGE_KEY, LEASES_KEY
 from toolbus_server.cluster.isolation import ALONE_TEXT, READY_TEXT
-from toolbus_server.cluster.lease import _SCRIPTS, EXCHANGE_KEY, LEASES_KEY
+from toolbus_server.cluster.lease import _SCRIPTS
 from toolbus_server.cluster.standby import STANDBY_TEXT
 from toolbus_server.testing import TestServer
 
@@ -44,7 +46,7 @@ async def readiness(url: str) -> tuple[int, str]:
     return answer.status, answer.body
 
 
-async def rooms_in_redis(client: Redis) -> dict[bytes, bytes]:
+async def rooms_in_redis(client: Redis) -> dict[Any, Any]:
     """Read all that nodes store about rooms."""
     keys = [*await client.keys("toolbus:rooms*"), *await client.keys("toolbus:{r:*")]
     return {key: await client.dump(key) for key in keys}
@@ -153,7 +155,7 @@ async def test_node_that_finds_another_release_serves_its_participants_and_admit
         node, refused = node_of(here), here.server.admission.refused
         async with here.room("me") as me, me.host(Toolkit("kit", [add])):
             async with client.pipeline() as others:
-                own = await client.zscore(LEASES_KEY, node.node_id)
+                own: Any = await client.zscore(LEASES_KEY, node.node_id)
                 others.zrem(LEASES_KEY, node.node_id)
                 others.zadd(LEASES_KEY, {OTHER: own})
                 others.set(EXCHANGE_KEY, "another")
@@ -170,5 +172,5 @@ async def test_node_that_finds_another_release_serves_its_participants_and_admit
             assert await newcomer == 3
     lines = [each.getMessage() for each in caplog.records if "not ready" in each.getMessage()]
     assert len(lines) == 1
-    assert f"the live node {OTHER} exchanges version another" in lines[0]
+    assert f"the live node {OTHER} has version another." in lines[0]
     assert f"node {node.name} joins" in caplog.text

@@ -35,7 +35,7 @@ from redis.exceptions import (
 from toolbus.diagnostics.checks import Check, CheckFailed, Finding, run_checks
 from toolbus.diagnostics.exit_codes import ExitCode, UsageError
 from toolbus.transport.addresses import UnreachableHost, open_streams
-from toolbus_server.cluster.lease import EXCHANGE_KEY, EXCHANGE_VERSION, LEASES_KEY
+from toolbus_server.cluster.exchange import EXCHANGE_KEY, EXCHANGE_VERSION, LEASES_KEY
 from toolbus_server.cluster.redis.client import INBOX_WINDOW_BYTES, safe_message
 from toolbus_server.cluster.redis.url import pool_of
 

@@ -19,7 +19,7 @@ from support.redis.server import RedisServer, free_port, redis_program
 from toolbus.auth.keys import KeyRing
 from toolbus.diagnostics.checks import Finding
 from toolbus.diagnostics.exit_codes import ExitCode
-from toolbus_server.cluster.lease import EXCHANGE_KEY, EXCHANGE_VERSION, LEASES_KEY
+from toolbus_server.cluster.exchange import EXCHANGE_KEY, EXCHANGE_VERSION, LEASES_KEY
 from toolbus_server.cluster.redis import health_check
 from toolbus_server.cluster.redis.health_check import check_before_start, examine_redis
 from toolbus_server.settings import ServerSettings
