@@ -28,8 +28,10 @@ from toolbus_server.cluster import node as node_module
 from toolbus_server.cluster.exchange import EXCHANGE_KEY, LEASES_KEY
 from toolbus_server.cluster.isolation import ALONE_TEXT, READY_TEXT
 from toolbus_server.cluster.lease import _SCRIPTS
+from toolbus_server.cluster.node import Node
 from toolbus_server.cluster.standby import STANDBY_TEXT
-from toolbus_server.testing import TestServer
+from toolbus_server.testing import TestServer, running_server
+from toolbus_server.websocket import leaving
 
 TIME_S = 60
 OTHER = "other 1"
@@ -139,6 +141,36 @@ async def doctor_finding(url: str, token: str) -> tuple[str, str]:
     return next((each.status, each.found) for each in findings if each.check == "ready")
 
 
+async def other_release_comes(client: Redis, node: Node) -> None:
+    """Take its lease from a node, and let one of another release have one."""
+    async with client.pipeline() as others:
+        own: Any = await client.zscore(LEASES_KEY, node.node_id)
+        others.zrem(LEASES_KEY, node.node_id)
+        others.zadd(LEASES_KEY, {OTHER: own})
+        others.set(EXCHANGE_KEY, "another")
+        await others.execute()
+    await until(lambda: node.standby.is_active)
+
+
+async def test_participants_of_a_node_that_finds_another_release_move_there(
+    redis: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LEAVE-11."""
+    monkeypatch.setattr(node_module, "HEARTBEAT_S", 0.1)
+    monkeypatch.setattr(leaving, "_AGAIN_S", 0.1)
+    async with (
+        asyncio.timeout(TIME_S),
+        balancer() as address,
+        nodes(redis, count=1) as (here,),
+        running_server(key=here.key) as there,
+    ):
+        address.lead_to(here.url)
+        async with RoomClient(address.url, room="lab", token=here.token("me")):
+            await other_release_comes(client, node_of(here))
+            address.lead_to(here.url, there.url)
+            await until(lambda: not here.server.hub.rooms and bool(there.server.hub.rooms))
+
+
 async def test_node_that_finds_another_release_serves_its_participants_and_admits_no_others(
     redis: RedisServer,
     client: Redis,
@@ -147,20 +179,14 @@ async def test_node_that_finds_another_release_serves_its_participants_and_admit
 ) -> None:
     """As after a time without Redis, in which the others joined.
 
-    CONN-5: those that are here are asked to move (LEAVE-11), and find no other server.
+    CONN-5: those that are here have no other server to move to.
     """
     monkeypatch.setattr(node_module, "HEARTBEAT_S", 0.1)
     monkeypatch.setattr(node_module, "RETRY_S", 0.1)
     async with asyncio.timeout(TIME_S), nodes(redis, count=1) as (here,):
         node, refused = node_of(here), here.server.admission.refused
         async with here.room("me") as me, me.host(Toolkit("kit", [add])):
-            async with client.pipeline() as others:
-                own: Any = await client.zscore(LEASES_KEY, node.node_id)
-                others.zrem(LEASES_KEY, node.node_id)
-                others.zadd(LEASES_KEY, {OTHER: own})
-                others.set(EXCHANGE_KEY, "another")
-                await others.execute()
-            await until(lambda: node.standby.is_active)
+            await other_release_comes(client, node)
             assert await readiness(here.url) == (404, STANDBY_TEXT)
             assert await doctor_finding(here.url, here.token("d")) == ("warn", STANDBY_TEXT.strip())
             newcomer = asyncio.create_task(call_as_newcomer(here))
