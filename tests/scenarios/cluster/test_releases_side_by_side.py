@@ -28,7 +28,6 @@ from toolbus_server.cluster import node as node_module
 from toolbus_server.cluster.exchange import EXCHANGE_KEY, LEASES_KEY
 from toolbus_server.cluster.isolation import ALONE_TEXT, READY_TEXT
 from toolbus_server.cluster.lease import _SCRIPTS
-from toolbus_server.cluster.node import Node
 from toolbus_server.cluster.standby import STANDBY_TEXT
 from toolbus_server.testing import TestServer, running_server
 from toolbus_server.websocket import leaving
@@ -92,38 +91,40 @@ async def check_roll(
             await until_works(me)
 
 
-WAITS, WORKS_ALONE = (404, STANDBY_TEXT), (200, ALONE_TEXT)
+THIS, NEXT, EARLIER = "this", "next", "earlier"
 
 
-async def test_a_server_of_the_next_release_waits_until_those_of_this_one_have_ended(
-    redis: RedisServer, client: Redis, tmp_path: Path
+def program_of(release: str, folder: Path) -> tuple[str, str]:
+    """Return the program of a release; that of an earlier one is written into a folder."""
+    if release == EARLIER:
+        return program(*earlier_release(BEFORE_VERSIONS, folder / release))
+    return program(exchange_version=1_000 if release == NEXT else None)
+
+
+@pytest.mark.parametrize(
+    ("releases", "waiting"),
+    [
+        ((THIS, NEXT), (404, STANDBY_TEXT)),
+        ((EARLIER, THIS), (404, STANDBY_TEXT)),
+        # It finds no leases that it can read: it serves alone, as without Redis.
+        ((THIS, EARLIER), (200, ALONE_TEXT)),
+    ],
+)
+async def test_servers_of_two_releases_never_share_a_redis_and_the_second_joins_after_the_first(
+    redis: RedisServer,
+    client: Redis,
+    tmp_path: Path,
+    releases: tuple[str, str],
+    waiting: tuple[int, str],
 ) -> None:
-    flags, next_release = ("--redis", redis.url), program(exchange_version=1_000)
-    async with asyncio.timeout(TIME_S), server_process(tmp_path, *flags, program=program()) as this:
-        coming = ServerProcess(tmp_path, *flags, program=next_release)
-        try:
-            await check_roll(this, coming, client, WAITS)
-        finally:
-            await coming.end(signal.SIGKILL)
-
-
-@pytest.mark.parametrize("is_update", [True, False])
-async def test_a_server_of_an_earlier_release_and_this_one_never_share_a_redis(
-    redis: RedisServer, client: Redis, tmp_path: Path, is_update: bool
-) -> None:
-    """An earlier release finds no leases that it can read: it serves alone, as without Redis."""
-    paths = earlier_release(BEFORE_VERSIONS, tmp_path / "earlier")
-    programs = [program(*paths), program()]
-    if not is_update:
-        programs.reverse()
-    flags = ("--redis", redis.url)
+    flags, programs = ("--redis", redis.url), [program_of(each, tmp_path) for each in releases]
     async with (
         asyncio.timeout(TIME_S),
         server_process(tmp_path, *flags, program=programs[0]) as first,
     ):
         second = ServerProcess(tmp_path, *flags, program=programs[1])
         try:
-            await check_roll(first, second, client, WAITS if is_update else WORKS_ALONE)
+            await check_roll(first, second, client, waiting)
         finally:
             await second.end(signal.SIGKILL)
 
@@ -141,61 +142,44 @@ async def doctor_finding(url: str, token: str) -> tuple[str, str]:
     return next((each.status, each.found) for each in findings if each.check == "ready")
 
 
-async def other_release_comes(client: Redis, node: Node) -> None:
-    """Take its lease from a node, and let one of another release have one."""
-    async with client.pipeline() as others:
-        own: Any = await client.zscore(LEASES_KEY, node.node_id)
-        others.zrem(LEASES_KEY, node.node_id)
-        others.zadd(LEASES_KEY, {OTHER: own})
-        others.set(EXCHANGE_KEY, "another")
-        await others.execute()
-    await until(lambda: node.standby.is_active)
-
-
-async def test_participants_of_a_node_that_finds_another_release_move_there(
-    redis: RedisServer, client: Redis, monkeypatch: pytest.MonkeyPatch
+async def test_node_that_finds_another_release_moves_its_participants_and_admits_no_others(
+    redis: RedisServer,
+    client: Redis,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """LEAVE-11."""
+    """CONN-5, LEAVE-11: as after a time without Redis, in which the others joined."""
     monkeypatch.setattr(node_module, "HEARTBEAT_S", 0.1)
+    monkeypatch.setattr(node_module, "RETRY_S", 0.1)
     monkeypatch.setattr(leaving, "_AGAIN_S", 0.1)
     async with (
         asyncio.timeout(TIME_S),
         balancer() as address,
         nodes(redis, count=1) as (here,),
         running_server(key=here.key) as there,
+        here.room("me") as me,
+        me.host(Toolkit("kit", [add])),
     ):
-        address.lead_to(here.url)
-        async with RoomClient(address.url, room="lab", token=here.token("me")):
-            await other_release_comes(client, node_of(here))
-            address.lead_to(here.url, there.url)
-            await until(lambda: not here.server.hub.rooms and bool(there.server.hub.rooms))
-
-
-async def test_node_that_finds_another_release_serves_its_participants_and_admits_no_others(
-    redis: RedisServer,
-    client: Redis,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As after a time without Redis, in which the others joined.
-
-    CONN-5: those that are here have no other server to move to.
-    """
-    monkeypatch.setattr(node_module, "HEARTBEAT_S", 0.1)
-    monkeypatch.setattr(node_module, "RETRY_S", 0.1)
-    async with asyncio.timeout(TIME_S), nodes(redis, count=1) as (here,):
         node, refused = node_of(here), here.server.admission.refused
-        async with here.room("me") as me, me.host(Toolkit("kit", [add])):
-            await other_release_comes(client, node)
+        address.lead_to(here.url)
+        async with RoomClient(address.url, room="lab", token=here.token("mover")):
+            async with client.pipeline() as others:
+                own: Any = await client.zscore(LEASES_KEY, node.node_id)
+                others.zrem(LEASES_KEY, node.node_id)
+                others.zadd(LEASES_KEY, {OTHER: own})
+                others.set(EXCHANGE_KEY, "another")
+                await others.execute()
+            await until(lambda: node.standby.is_active)
             assert await readiness(here.url) == (404, STANDBY_TEXT)
             assert await doctor_finding(here.url, here.token("d")) == ("warn", STANDBY_TEXT.strip())
             newcomer = asyncio.create_task(call_as_newcomer(here))
             await until(lambda: refused["standby"] > 2)
-            assert await me.call("kit.add", a=1, b=2) == 3
-            assert not newcomer.done()
-            await client.zrem(LEASES_KEY, OTHER)
-            await node.is_joined.wait()
-            assert await newcomer == 3
+            address.lead_to(there.url)
+            await until(lambda: bool(there.server.hub.rooms))
+        assert await me.call("kit.add", a=1, b=2) == 3
+        assert not newcomer.done()
+        await client.zrem(LEASES_KEY, OTHER)
+        assert await newcomer == 3
     lines = [each.getMessage() for each in caplog.records if "not ready" in each.getMessage()]
     assert len(lines) == 1
     assert f"the live node {OTHER} has version another." in lines[0]
