@@ -16,9 +16,11 @@ from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import typer
+from mcp.server.request_state import AESGCMRequestStateCodec
 from typer.main import get_command
 
 from toolbus.bounded_logging import bounded_logger
+from toolbus.cli.arguments import read_file
 from toolbus.cli.error_report import reporting
 from toolbus.cli.listening import (
     listen_error,
@@ -131,6 +133,17 @@ class _Choices:
             parser=read_mib,
         ),
     ] = MAX_RESULT_BYTES // _MIB
+    state_keys: Annotated[
+        list[str],
+        typer.Option(
+            "--state-key",
+            help="Secret of 32 characters or more, or @FILE with it, the same at all replicas: it "
+            "seals what a client brings back with the answer of its user. To change it, repeat it: "
+            "the first one seals, all are accepted.",
+            envvar="TOOLBUS_STATE_KEY",
+            metavar="SECRET|@FILE",
+        ),
+    ] = ()  # type: ignore[assignment]
 
     def settings(self, **more: Any) -> GatewaySettings:
         """Return what they mean, with the other settings. Raises UsageError."""
@@ -148,7 +161,13 @@ class _Choices:
             max_per_token=self.max_per_token,
         )
         calls = CallSettings(timeout_s=self.call_timeout_s, max_result_bytes=max_result_bytes)
-        return GatewaySettings(calls=calls, access=access, **more)
+        keys = tuple(map(_read_state_key, self.state_keys))
+        try:
+            if keys:
+                AESGCMRequestStateCodec(keys)
+        except ValueError as error:
+            raise UsageError(f"--state-key: {error}") from error
+        return GatewaySettings(calls=calls, access=access, state_keys=keys, **more)
 
 
 @takes(_Choices)
@@ -255,6 +274,10 @@ async def running_beside(  # noqa: PLR0913 - what `toolbus_server.process.gatewa
         yield service.url
     finally:
         await service.stop()
+
+
+def _read_state_key(text: str) -> str:
+    return read_file("--state-key", text[1:]).strip() if text.startswith("@") else text
 
 
 def _read_issuer(text: str) -> str:

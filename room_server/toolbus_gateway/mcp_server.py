@@ -6,7 +6,9 @@ transport says.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping
+import json
+import secrets
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -17,17 +19,26 @@ import mcp_types as types
 from anyio import CancelScope
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel.server import Server
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.server.streamable_http import REQUEST_CANCELLED
 from mcp.server.subscriptions import ListenHandler, ServerEvent, ToolsListChanged
 from mcp.shared.exceptions import MCPError
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
 from toolbus.errors import RoomException, Unavailable
+from toolbus.tools.approvers import DEFAULT_APPROVAL_S
 from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus_gateway.limits import MAX_LISTENERS
 from toolbus_gateway.listing import Target
 from toolbus_gateway.member import Member
 from toolbus_gateway.names import SEARCH_NAMES
 from toolbus_gateway.progress import ProgressSender
+from toolbus_gateway.questions import (
+    CallResult,
+    ClientQuestions,
+    QuestionRounds,
+    SessionQuestions,
+)
 from toolbus_gateway.results import ERROR_KEY, error_result, shown_error
 from toolbus_gateway.search import NamedCall, ToolSearches
 from toolbus_gateway.tool_calls import CallSettings, call_tool
@@ -60,9 +71,7 @@ class RunningCalls:
         self._scopes: dict[tuple[Hashable, Hashable], list[CancelScope]] = {}
         self._have_ended = False
 
-    async def run(
-        self, key: tuple[Hashable, Hashable], call: Awaitable[types.CallToolResult]
-    ) -> types.CallToolResult:
+    async def run(self, key: tuple[Hashable, Hashable], call: Awaitable[CallResult]) -> CallResult:
         """Run a call until its result, or until it is cancelled.
 
         Raises `MCPError` if `cancel` with its key does that; `end_all` gives it a result.
@@ -115,12 +124,21 @@ class GatewayServer:
     Args:
         asker_of: Returns the asker of a request.
         settings: The limits of calls.
+        state_keys: Secrets of all replicas, of 32 bytes or more; the first one seals what clients
+            bring back. Without any it is one of this process.
+        has_sessions: Whether a client with a session can be asked while its call runs.
     """
 
     def __init__(
-        self, asker_of: Callable[[_Context], Asker], settings: CallSettings | None = None
+        self,
+        asker_of: Callable[[_Context], Asker],
+        settings: CallSettings | None = None,
+        *,
+        state_keys: Sequence[str] = (),
+        has_sessions: bool = False,
     ) -> None:
         self._asker_of = asker_of
+        self._has_sessions = has_sessions
         self._settings = settings or CallSettings()
         self._searches = ToolSearches()
         self._listening: dict[Member, set[ListenHandler]] = {}
@@ -134,6 +152,13 @@ class GatewayServer:
             on_subscriptions_listen=self._listen,
         )
         self.mcp.middleware.append(self._list_again)
+        security = RequestStateSecurity(
+            keys=state_keys or [secrets.token_bytes(32)],
+            ttl=DEFAULT_APPROVAL_S,
+            bind_principal=self._principal,
+        )
+        # It seals what a call that waits gives its client, for this user, tool and arguments.
+        self.mcp.middleware.append(RequestStateBoundary(security, default_audience="toolbus"))
         # A handler may return a dict; only this way of adding one has that in its types.
         self.mcp.add_request_handler("tools/list", types.PaginatedRequestParams, self._list_tools)
 
@@ -181,12 +206,31 @@ class GatewayServer:
             "resultType": "complete",
         }
 
-    async def _call_tool(
+    def _principal(self, ctx: _Context) -> str:
+        """Return whose a state is, and for which path: nobody else can use it."""
+        member, target = self._asker_of(ctx)[:2]
+        me = member.room.me
+        return json.dumps([member.room.room, me.issuer, me.name, *target])
+
+    def _questions(
         self, ctx: _Context, params: types.CallToolRequestParams
-    ) -> types.CallToolResult:
+    ) -> ClientQuestions | None:
+        """Return how the user of a client is asked about a call; None if it cannot be."""
+        found = ctx.session.client_capabilities
+        asks = None if found is None else found.elicitation
+        # One without modes is that of the revisions that had forms alone.
+        has_forms = asks is not None and (asks.form is not None or asks.url is None)
+        if ctx.protocol_version not in HANDSHAKE_PROTOCOL_VERSIONS:
+            state = params.request_state
+            if not has_forms and state is None:
+                return None
+            return QuestionRounds(state, params.input_responses, can_ask=has_forms)
+        if not (has_forms and self._has_sessions):
+            return None
+        return SessionQuestions(ctx.session, ctx.request_id)
+
+    async def _call_tool(self, ctx: _Context, params: types.CallToolRequestParams) -> CallResult:
         asker = self._asker_of(ctx)
-        if params.request_state is not None or params.input_responses is not None:
-            raise MCPError(types.INVALID_PARAMS, "this server has asked for no input")
         try:
             found = await self._find(asker, params.name, params.arguments or {})
         except RoomException as error:
@@ -196,7 +240,8 @@ class GatewayServer:
         progress = None
         if ctx.meta is not None and ctx.meta.get("progress_token") is not None:
             progress = ProgressSender(ctx.session.report_progress)
-        call = call_tool(asker.member, *found, self._settings, progress)
+        questions = self._questions(ctx, params)
+        call = call_tool(asker.member, *found, self._settings, progress, questions)
         return await self.running.run((asker.session, ctx.request_id), call)
 
     async def _find(

@@ -49,6 +49,8 @@ class GatewaySettings:
     """None where a proxy speaks TLS, or on loopback."""
     has_metrics: bool = True
     """Whether `/metrics` is answered."""
+    state_keys: tuple[str, ...] = field(default=(), repr=False)
+    """Secrets of all replicas, which seal what clients bring back to any of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +93,14 @@ class GatewayService:
         listener = _listener(settings.host, settings.port)
         self._port = listener.getsockname()[1]
         pool = MemberPool(settings.url, Definitions())
-        gateway = GatewayServer(_asker_of, settings.calls)
+        gateway = GatewayServer(_asker_of, settings.calls, state_keys=settings.state_keys)
         access = settings.access
         app = GatewayApp(pool, gateway, access, has_metrics=settings.has_metrics)
         connections = Connections(access.max_per_address, access.trusted_proxies, settings.tls)
         # uvicorn warns of each request that is not HTTP: anybody could fill the log.
         logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # noqa: TID251 - not ours
+        # The same of each state of a client that does not verify.
+        logging.getLogger("mcp.server.request_state").setLevel(logging.ERROR)  # noqa: TID251
         config = uvicorn.Config(
             app.asgi,
             # It only calls the class: what else it takes from one, a `partial` has not.

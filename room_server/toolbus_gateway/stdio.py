@@ -140,7 +140,7 @@ class _Client:
     def __init__(self, member: StdioMember, target: Target) -> None:
         self._member = member
         self._target = target
-        self._server = GatewayServer(self._asker_of).mcp
+        self._server = GatewayServer(self._asker_of, has_sessions=True).mcp
         self._server.middleware.append(self._wait_for_room)
         self._server.add_notification_handler(
             "notifications/initialized", types.NotificationParams, self._initialized

@@ -37,6 +37,8 @@ class ToolDefinition:
     """Whether clients check its result with a schema."""
     is_wrapped: bool
     """Whether its result is a value that is put into an object."""
+    is_idempotent: bool
+    """Whether a call that has begun may be made again."""
     timeout_s: float | None
     needs: str
     """What a call has to send beside its arguments, which MCP cannot: "attachment" or "input"."""
@@ -56,6 +58,7 @@ class ToolDefinition:
             is_of_agent=is_of_agent(tool.name, toolkit.annotations),
             has_output=output.schema is not None,
             is_wrapped=output.is_wrapped,
+            is_idempotent=tool.idempotent or tool.read_only,
             timeout_s=tool.timeout_s,
             needs=tool.takes if tool.takes_required else "",
         )

@@ -12,6 +12,7 @@ import pytest
 from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 
+from toolbus import ApiScope
 from toolbus_gateway.service import GatewayService, GatewaySettings
 from toolbus_server.testing import TestServer, running_server
 
@@ -33,13 +34,19 @@ class Door:
 
     @asynccontextmanager
     async def client(
-        self, mode: str = "2026-07-28", *, name: str = "alice", toolkit: str | None = None
+        self,
+        mode: str = "2026-07-28",
+        *,
+        name: str = "alice",
+        toolkit: str | None = None,
+        api: ApiScope | None = None,
+        **options: Any,
     ) -> AsyncIterator[Client]:
-        """Connect the official client with a token of its own."""
-        headers = {"Authorization": f"Bearer {self.server.token(name)}"}
+        """Connect the official client, made with the options, with a token of its own."""
+        headers = {"Authorization": f"Bearer {self.server.token(name, api=api)}"}
         async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
             transport = streamable_http_client(self.address(toolkit), http_client=http)
-            async with Client(transport, mode=mode) as client:
+            async with Client(transport, mode=mode, **options) as client:
                 yield client
 
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from mcp_types import CallToolResult
 
 from gateway.conftest import REVISIONS, Door, running_gateway
 from gateway.test_search import many, texts
@@ -102,6 +103,7 @@ async def test_tool_that_has_gone_for_good_is_a_result(
         assert away is not None
         assert away.full_name == found.full_name
         result = await call_tool(member, away, {}, CallSettings(), None)
+        assert isinstance(result, CallToolResult)
         assert result.meta is not None
         error = result.meta["toolbus/error"]
         assert (result.is_error, error["code"], error["executed"]) == (True, code, "no")

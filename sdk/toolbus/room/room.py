@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from toolbus.concurrency.pausable_clock import CallTime
     from toolbus.room.calls import CallExplanation
 
-__all__ = ["Room", "ask_before_call", "bound_room", "connection_of"]
+__all__ = ["Room", "ask_before_call", "bound_room", "connection_of", "room_of_call"]
 
 T = TypeVar("T")
 Proxy = DefaultTypeVar("Proxy", bound=TypedToolkitProxy, default=ToolkitProxy)
@@ -80,6 +80,7 @@ class Room:
 
     __slots__ = (
         "_call",
+        "_call_id",
         "_caller",
         "_connection",
         "_is_forwarding",
@@ -110,6 +111,7 @@ class Room:
         self._call = call
         self._principal = principal
         self._is_forwarding = False
+        self._call_id: str | None = None
 
     def forwarding(self) -> Room:
         """Return this room as the caller of the running tool sees it.
@@ -388,7 +390,9 @@ class Room:
             ends_at = self._call.ends_at
             if ends_at is not None and ends_at < deadline_at:
                 deadline_at = ends_at
-        call_id = f"{self._connection.call_prefix}{getrandbits(64).to_bytes(8).hex()}"
+        call_id = self._call_id
+        if call_id is None:
+            call_id = f"{self._connection.call_prefix}{getrandbits(64).to_bytes(8).hex()}"
         sent = {} if self._parent is None else self._parent_options
         if self._principal is not None:
             sent["on_behalf_of"] = self._principal
@@ -692,6 +696,13 @@ def bound_room(room: Room, call: CallTime | None, principal: str | None = None) 
     """
     principal = principal or room._principal
     return Room(room._connection, room._caller, room._parent, call or room._call, principal)
+
+
+def room_of_call(room: Room, call_id: str) -> Room:
+    """Return a view of a room for one call of this id, 32 digits of hex: it may be made again."""
+    view = Room(room._connection, room._caller, room._parent, room._call, room._principal)
+    view._call_id = call_id
+    return view
 
 
 async def ask_before_call(room: Room, *question: Any) -> dict[str, Any]:

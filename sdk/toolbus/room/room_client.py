@@ -134,6 +134,7 @@ class RoomClient(Room):
         self._principal = None
         self._call = None
         self._is_forwarding = False
+        self._call_id = None
 
     async def __aenter__(self) -> Self:
         if self._open_connection is not None or self._is_entering:
