@@ -21,6 +21,7 @@ from gateway.conftest import Door, running_gateway
 from support.patience import PATIENCE_S
 from support.rooms.approvals import person_in
 from toolbus import ApiScope, ExternalTool, ToolContext, Toolkit, tool
+from toolbus_gateway import questions
 from toolbus_gateway.service import GatewayService, GatewaySettings
 from toolbus_server.testing import running_server
 
@@ -242,6 +243,40 @@ async def test_call_that_has_changed_meanwhile_is_asked_again_three_times(
         found = await asked(c, "changing__pay", found, *FIRST, amount=5)
         assert facts_of(found) == ("approval_denied", "no")
     assert desk.ran == []
+
+
+async def test_call_that_somebody_approves_while_it_is_cancelled_is_not_made_again(
+    open_door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[int] = []
+    has_begun = asyncio.Event()
+
+    @tool(approval=True)
+    async def wait(number: int) -> None:
+        ran.append(number)
+        has_begun.set()
+        await asyncio.Event().wait()
+
+    real = questions._asked
+
+    async with (
+        open_door.server.room("other") as other,
+        other.host(Toolkit("slow", [wait])),
+        open_door.server.room("alice") as alice,
+        person_in(alice) as person,
+        open_door.client(elicitation_callback=User([FIRST])) as client,
+    ):
+
+        async def and_approve(asking: asyncio.Task[Any]) -> Any:
+            result = await real(asking)
+            await alice.approve(await person.asked())
+            await has_begun.wait()
+            return result
+
+        monkeypatch.setattr(questions, "_asked", and_approve)
+        found = await asked(client, "slow__wait", number=1)
+    assert facts_of(found) == ("unavailable", "maybe")
+    assert ran == [1]
 
 
 class Progress(asyncio.Queue[str]):

@@ -98,6 +98,42 @@ async def test_headers(
     return region
 
 
+def _fields(title: str, **types: str) -> dict[str, Any]:
+    properties = {name: {"type": kind} for name, kind in types.items()}
+    return {"title": title, "type": "object", "properties": properties, "required": [*types]}
+
+
+# Those that ask their user begin again with each answer: they change nothing before.
+
+
+@tool(read_only=True)
+async def test_input_required_result_elicitation(context: ToolContext) -> str:
+    """Ask for a name."""
+    answer = await context.ask("What is your name?", schema=_fields("user_name", name="string"))
+    return f"Hello, {answer['name']}!"
+
+
+@tool(read_only=True)
+async def test_input_required_result_request_state(context: ToolContext) -> str:
+    """Ask for a confirmation."""
+    await context.ask("Please confirm", schema=_fields("confirm", ok="boolean"))
+    return "state-ok"
+
+
+@tool(read_only=True)
+async def test_input_required_result_multi_round(context: ToolContext) -> str:
+    """Ask twice."""
+    name = await context.ask("What is your name?", schema=_fields("step1", name="string"))
+    color = await context.ask("What is your color?", schema=_fields("step2", color="string"))
+    return f"{name['name']} likes {color['color']}"
+
+
+@tool(approval=True)
+async def test_input_required_result_tampered_state() -> str:
+    """Wait for an approval."""
+    return "approved"
+
+
 class SchemaTool(Tool):
     """A tool whose schema has to reach the client as it is."""
 
@@ -154,6 +190,10 @@ def suite_toolkit(host: RoomClient, hosted: AsyncExitStack) -> Toolkit:
             test_logging_tool,
             test_streaming_elicitation,
             test_headers,
+            test_input_required_result_elicitation,
+            test_input_required_result_request_state,
+            test_input_required_result_multi_round,
+            test_input_required_result_tampered_state,
             test_trigger_tool_change,
             SchemaTool(),
         ],
