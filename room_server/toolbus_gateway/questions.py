@@ -11,6 +11,7 @@ import json
 import secrets
 from collections.abc import Coroutine, Mapping
 from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from typing import Any, Protocol, TypeAlias
 
 import mcp_types as types
@@ -230,7 +231,7 @@ class _Rounds:
 
     call_id: str
     digest: str
-    """Of the hold that was asked about last, in hex."""
+    """Of what was shown last."""
     key: str
     """What names the question in the client's answers."""
     is_approval: bool
@@ -240,6 +241,13 @@ class _Rounds:
     """How often something was asked again that had not been settled."""
     answers: Mapping[str, Any] = field(default_factory=dict)
     """What was answered before, by the digest: a function that asks twice asks both again."""
+
+
+def _shown_digest(hold: HoldInfo) -> str:
+    """Return the hash of what an answer is about: the hold's own, and what its tool shows of it."""
+    body = hold.body
+    shown = None if body is None else [body.message, body.preview, body.reaches]
+    return sha256(hold.digest + json.dumps([hold.kind, shown]).encode()).hexdigest()
 
 
 def _executed_of(hold: HoldInfo) -> Executed:
@@ -300,7 +308,7 @@ class QuestionRounds:
         """Settle a hold that was asked about, else return the question for the client."""
         if not is_repeatable:
             return None
-        digest = hold.digest.hex()
+        digest = _shown_digest(hold)
         form = Form.of(hold)
         if form is not None and digest in self._answers:
             is_last = self._rounds is not None and self._rounds.digest == digest
@@ -324,7 +332,7 @@ class QuestionRounds:
         if again > MAX_ASKED_AGAIN:
             text = f"asked again {MAX_ASKED_AGAIN} times, it had changed or was not answered"
             return error_result(ApprovalDenied(text, executed=executed))
-        digest = hold.digest.hex()
+        digest = _shown_digest(hold)
         rounds = _Rounds(
             self.call_id, digest, form.key, form.is_approval, executed, again, self._answers
         )

@@ -20,8 +20,11 @@ from mcp.shared.exceptions import MCPError
 from gateway.conftest import Door, running_gateway
 from support.patience import PATIENCE_S
 from support.rooms.approvals import person_in
-from toolbus import ApiScope, ExternalTool, ToolContext, Toolkit, tool
+from toolbus import ApiScope, ExternalTool, Tool, ToolContext, Toolkit, tool
+from toolbus.permissions import Assessment
+from toolbus.room.holds import HoldBody, HoldInfo
 from toolbus_gateway import questions
+from toolbus_gateway.forms import Form
 from toolbus_gateway.service import GatewayService, GatewaySettings
 from toolbus_server.testing import running_server
 
@@ -277,6 +280,71 @@ async def test_call_that_somebody_approves_while_it_is_cancelled_is_not_made_aga
         found = await asked(client, "slow__wait", number=1)
     assert facts_of(found) == ("unavailable", "maybe")
     assert ran == [1]
+
+
+async def test_preview_that_has_changed_meanwhile_is_shown_again(open_door: Door) -> None:
+    ran: list[str] = []
+
+    class Write(Tool):
+        name = "write"
+        description = "Write a file."
+        input_schema = {"type": "object", "properties": {}}  # noqa: RUF012 - as tools define themselves
+        approval = True
+        preview = "- a"
+
+        async def assess(self, context: Any, arguments: Any) -> Assessment:
+            return Assessment("ask", preview=self.preview)
+
+        async def execute(self, context: ToolContext, /, **arguments: Any) -> str:
+            ran.append(self.preview)
+            return "written"
+
+    write = Write()
+    async with (
+        open_door.server.room("other") as other,
+        other.host(Toolkit("files", [write])),
+        open_door.client(elicitation_callback=User([FIRST])) as client,
+    ):
+        first = await asked(client, "files__write")
+        write.preview = "- b"
+        second = await asked(client, "files__write", first, *FIRST)
+        assert "- b" in second.input_requests["approve"].params.message
+        assert ran == []
+        assert text_of(await asked(client, "files__write", second, *FIRST)) == "written"
+
+
+TEXT = {"type": "string"}
+CHOICES = {"type": "array", "items": {"type": "string", "enum": ["a", "b"]}}
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "properties"),
+    [
+        (None, (), {"answer": TEXT}),
+        (None, ("a", "b"), {"answer": TEXT | {"enum": ["a", "b"]}}),
+        (TEXT | {"format": "email", "pattern": "x"}, (), {"answer": TEXT | {"format": "email"}}),
+        (TEXT | {"format": "uuid"}, (), {"answer": TEXT}),
+        (MARK, (), {"answer": MARK}),
+        (
+            {"type": "object", "properties": {"a": TEXT, "b": CHOICES}},
+            (),
+            {"a": TEXT, "b": CHOICES},
+        ),
+        ({"type": "object", "properties": {"a": TEXT, "b": {"type": "object"}}}, (), None),
+        ({"type": "object", "properties": {"a": True}}, (), None),
+        ({"type": "object"}, (), None),
+        ({"type": "array", "items": TEXT}, (), None),
+        ({"anyOf": [TEXT, MARK]}, (), None),
+        ({"type": ["string", "null"]}, (), None),
+    ],
+)
+def test_question_is_a_form_if_its_fields_are_plain(
+    schema: Any, options: tuple[str, ...], properties: Any
+) -> None:
+    body = HoldBody({}, "", question="Which?", schema=schema, options=options)
+    hold = HoldInfo("1", "desk", "desk.ask", "host", "ann", "", b"", "answer", body=body)
+    form = Form.of(hold)
+    assert (None if form is None else form.schema["properties"]) == properties
 
 
 class Progress(asyncio.Queue[str]):
