@@ -107,6 +107,7 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.service.remote_toolkit import RemoteToolkit as RemoteToolkit
     from toolbus.tool_search.tool_search import ToolSearch as ToolSearch
     from toolbus.tools.context import ToolContext as ToolContext
+    from toolbus.tools.external_tool import ExternalTool as ExternalTool
     from toolbus.tools.function_tool import FunctionTool as FunctionTool
     from toolbus.tools.input_stream import InputStream as InputStream
     from toolbus.tools.middleware import CallNext as CallNext
@@ -127,6 +128,7 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.turns.builders import builder_of as builder_of
     from toolbus.turns.builders import make_toolkits as make_toolkits
     from toolbus.turns.model_tools import ModelTool as ModelTool
+    from toolbus.turns.parking import ParkedUse as ParkedUse
     from toolbus.turns.terminal_approvals import approve_in_terminal as approve_in_terminal
     from toolbus.turns.tool_groups import SkillEntry as SkillEntry
     from toolbus.turns.tool_groups import SkillListing as SkillListing

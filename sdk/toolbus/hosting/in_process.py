@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -32,6 +32,7 @@ from toolbus.hosting.hosted_toolkit import HostedToolkit
 from toolbus.hosting.loop_watchdog import runs_call, watched_loop
 from toolbus.tools.call_room import CallRoom
 from toolbus.tools.execution import Execution, Identity, ToolLimits
+from toolbus.tools.external_tool import Parked
 from toolbus.tools.tool import Tool
 from toolbus.tools.tool_run import LocalRun, ToolRun, progress_chunk
 from toolbus.tools.toolkit import Toolkit, packed_result
@@ -42,7 +43,7 @@ if TYPE_CHECKING:  # few tools ask a person
     from toolbus.concurrency.pausable_clock import CallTime
     from toolbus.tools.approvals import ApprovalDecision, ApprovalDemand, AsksPerson
 
-__all__ = ["InProcessCall", "InProcessToolkit", "LocalInput", "started_tools"]
+__all__ = ["Given", "InProcessCall", "InProcessToolkit", "LocalInput", "started_tools"]
 
 _END: Any = object()
 
@@ -101,6 +102,15 @@ class LocalInput:
         return run.record(error)
 
 
+@dataclass(slots=True, eq=False)
+class Given:
+    """What a use that was parked was given."""
+
+    result: Chunk | RoomException
+    is_taken: bool = False
+    """Whether the tool has it; until then the call can be refused, and nothing is lost."""
+
+
 @dataclass(eq=False, kw_only=True)
 class InProcessCall(Execution, LocalRun):
     """One call of a tool in this process.
@@ -128,6 +138,8 @@ class InProcessCall(Execution, LocalRun):
     """Asks a person about this call; None if nobody can be asked."""
     enforces_approval: bool = True
     """Whether a tool with `approval` asks: not where the permissions of the turn have judged it."""
+    given: Given | None = None
+    """The result of a tool without code, or the error in its place; None while there is none."""
 
     @property
     def own_workdirs(self) -> tuple[str, ...]:
@@ -210,6 +222,17 @@ class InProcessCall(Execution, LocalRun):
             text = f"{demand.judged.decision.reason} {text}"
             raise PermissionDenied(text, executed="no")
         return await self.asks(demand)
+
+    async def external_result(self, arguments: Mapping[str, Any]) -> Chunk:
+        """Return what the turn was given for this use; without it the use is parked."""
+        given = self.given
+        if given is None:
+            raise self.refuse(Parked(self.method, arguments))
+        given.is_taken = True
+        if isinstance(given.result, RoomException):
+            raise self.record(given.result)
+        self.entered = True
+        return given.result
 
     async def put(self, chunk: Chunk) -> None:
         """Pass a chunk to the caller; an error of that ends the call."""

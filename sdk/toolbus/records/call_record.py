@@ -21,6 +21,8 @@ Decision: TypeAlias = Literal["allowed", "denied"]
 """Whether a call was let through to its tool, or refused before."""
 OK = "ok"
 """The outcome of a call that returned its result; the others are codes of errors."""
+PARKED = "parked"
+"""The outcome of one whose use waits for its result; the call that brings it is recorded too."""
 MAX_TEXT_CHARS = 256
 """Of a name or an id: others choose it, and each record has it."""
 
@@ -136,7 +138,7 @@ class CallFilter:
         for name, text in (("tool", tool), ("who", who), ("outcome", outcome)):
             if not isinstance(text, str | None):
                 raise ValueError(f"{name} must be text, not {type(text).__name__}")
-        if outcome is not None and outcome != OK and outcome not in ERRORS:
+        if outcome is not None and outcome not in (OK, PARKED, *ERRORS):
             raise ValueError(f"{outcome[:64]!r} is no outcome: write ok, or the code of an error")
         if isinstance(since, bool) or not isinstance(since, int | float | datetime | None):
             raise ValueError(

@@ -173,6 +173,8 @@ class ToolRun(ABC):
     enforces_approval: bool = False
     """Whether tools with `approval` wait for a person: not where the caller's own permissions have
     decided about the flag, nor in a test that runs a tool directly."""
+    is_judged: bool = False
+    """Whether the policies have let the call through before its use was parked."""
     _recorded: RoomException | None = None
     _approval_states: dict[str, ApprovalState] | None = None
 
@@ -263,6 +265,14 @@ class ToolRun(ABC):
         text = "Nobody can be asked here: a host asks in its room, a turn its approve=."
         text = f"{demand.judged.decision.reason} {text}"
         raise PermissionDenied(text, executed="no")
+
+    async def external_result(self, arguments: Mapping[str, Any]) -> Any:
+        """Return the result of a tool without code, once it is given.
+
+        Raises what is given in place of a result, and `Unavailable` where nobody gives one.
+        """
+        text = "nobody gives the result of a tool without code here: a turn parks its uses"
+        raise self.refuse(Unavailable(text, executed="no", retryable=False))
 
     def follow(self, end: Callable[[], None]) -> None:
         """Let `end` be called, on any thread, when the call has ended or was cancelled.

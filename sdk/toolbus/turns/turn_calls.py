@@ -32,12 +32,13 @@ from toolbus.errors import (
     TooLarge,
     ToolFailed,
 )
-from toolbus.hosting.in_process import InProcessCall, InProcessToolkit, LocalInput
+from toolbus.hosting.in_process import Given, InProcessCall, InProcessToolkit, LocalInput
 from toolbus.permissions.assessment import Assessment
 from toolbus.room.room import Room, bound_room
 from toolbus.schemas.validation import JsonCheck
 from toolbus.tools.chain import MiddlewareChain, collected
 from toolbus.tools.context import ToolContext
+from toolbus.tools.external_tool import ExternalTool
 from toolbus.tools.middleware import Middleware, ToolCall
 from toolbus.tools.tool import check_result
 from toolbus.tools.tool_info import ToolInfo
@@ -288,6 +289,10 @@ class Dispatch(Protocol):
         """Identifies the definition of the toolkit, here or in its room."""
 
     @property
+    def is_external(self) -> bool:
+        """Whether it has no code, so that its uses are parked."""
+
+    @property
     def asked_as(self) -> Mapping[str, Any]:
         """How a question to a person names the tool (PROTOCOL.md, HOLD-12)."""
 
@@ -353,7 +358,10 @@ class TurnCall:
     via: ToolInfo | None = None
     """The tool that was called and named this one, if it was not called itself."""
     judge: Judge | None = None
-    """Decides whether it may run; None in a turn without permissions."""
+    """Decides whether it may run; None in a turn without permissions, or if it was let through when
+    its use was parked."""
+    given: Given | None = None
+    """What its use, which was parked, is given; else None."""
     approval_state: ApprovalState | None = None
     """What the judge knows of it over its attempts; None before the first one."""
     recording: Recording | None = None
@@ -481,6 +489,11 @@ class LocalDispatch:
         return self._toolkit.digest
 
     @property
+    def is_external(self) -> bool:
+        """Whether the tool has no code."""
+        return isinstance(self._toolkit.toolkit.get_tool(self._tool), ExternalTool)
+
+    @property
     def asked_as(self) -> Mapping[str, Any]:
         """That the tool is in this process."""
         return {"local": True}
@@ -517,6 +530,9 @@ class LocalDispatch:
             inner.granted = call.judge.grants
             inner.enforces_approval = False  # the permissions of the turn have decided about it
             inner.asks = partial(call.judge.ask_for_host, call)
+        if call.given is not None:
+            inner.given = call.given
+            inner.is_judged = True
         if source is None:
             return await self._toolkit.run(inner, facts.view)
         try:
@@ -540,6 +556,7 @@ class RemoteDispatch:
     """Runs the calls of a tool that another participant hosts, without a state."""
 
     state: dict[str, Any] | None = None
+    is_external: bool = False
 
     def __init__(self, room: Room, tool: str, participant: str | None, digest: str) -> None:
         self._room = room
@@ -612,7 +629,8 @@ async def run_call(call: TurnCall, middlewares: Sequence[Middleware], facts: Tur
         OSError: The attachment cannot be read.
         Exception: What the iterable of the input raised.
     """
-    facts.check_active(call.entry.info.name, call.entry.group)
+    if call.given is None:  # a group may become inactive while a use is parked
+        facts.check_active(call.entry.info.name, call.entry.group)
     if call.options.attachment is not None:
         await check_readable(call.options.attachment)
     if not middlewares:
@@ -726,7 +744,8 @@ class _TurnRun(LocalRun):
     async def attempts(self, tool_call: ToolCall) -> AsyncGenerator[Chunk, None]:
         """Run the tool: the innermost part of the chain."""
         call, arguments = self._call, dict(tool_call.arguments)
-        call.sent = None if arguments == call.arguments else arguments
+        if call.given is None:
+            call.sent = None if arguments == call.arguments else arguments
         try:
             if call.attempts and call.options.has_input:
                 raise ToolFailed("the input of this call was read: it cannot run again")
