@@ -51,7 +51,7 @@ class ExternalTool(Tool):
     """
 
     external: bool = True
-    marks_entry = True
+    marks_entry: bool = True
     """Nothing runs before there is a result."""
 
     def __init__(

@@ -30,6 +30,7 @@ from toolbus import (
     ToolFailed,
     ToolGroup,
     Toolkit,
+    ToolResult,
     ToolUse,
     Turn,
     Unavailable,
@@ -198,10 +199,9 @@ async def test_permissions_and_policies_judge_a_use_before_it_is_parked_and_not_
     assert [result.state for result in results] == ["parked", "denied"]
     changed = {"question": "red or blue?"}
     assert (results[0].changed_arguments, len(asked)) == (changed, 2)
-    strict = {"permissions": Permissions("dont_ask")}
-    async with Turn(None, always=[shop], state=AgentState.from_json(state.to_json()), **strict) as (
-        turn
-    ):
+    saved = AgentState.from_json(state.to_json())
+    strict = Permissions("dont_ask")
+    async with Turn(None, always=[shop], state=saved, permissions=strict) as turn:
         assert turn.parked == (ParkedUse("1", "shop.colour", changed, has_changed=True),)
         result = await turn.settle("1", "blue")
         assert (result.value, result.changed_arguments) == ("blue", changed)
@@ -281,4 +281,5 @@ async def test_nothing_is_parked_by_what_nobody_goes_on_with(end: Callable[[Turn
 async def test_stream_of_a_use_ends_as_parked() -> None:
     async with resumed(AgentState()) as turn:
         (result,) = [item async for item in turn.stream(ASKED)]
+        assert isinstance(result, ToolResult)
         assert (result.state, turn.parked[0].id) == ("parked", "1")

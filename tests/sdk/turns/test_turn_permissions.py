@@ -135,7 +135,7 @@ class Desk:
         self.permissions = TurnPermissions(given, self.state.rules)
         approvals = ApprovalQueue(self.approve, self.approval_timeout_s)
         self.judge = CallJudge(self.permissions, approvals, facts)
-        self.runs = TurnRuns(facts, self.middlewares, None, self.records)
+        self.runs = TurnRuns(facts, self.middlewares, None, self.records, None, self.state)
 
     def use(self, command: Any, use_id: str) -> PreparedUse:
         use = ToolUse(use_id, "shell.run", {"command": command})
