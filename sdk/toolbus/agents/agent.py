@@ -434,15 +434,30 @@ class Agent:
         Raises:
             RuntimeError: An event loop runs in this thread, or the agent has a room.
         """
+        return self._run_sync(
+            "run", QuestionStart(text, files), tools=tools, conversation=conversation
+        )
+
+    def resume_sync(
+        self, conversation: str, results: Mapping[str, Any], *, tools: Sequence[Any] = ()
+    ) -> RunResult:
+        """Do as `resume`, in a program without an event loop; raises as `run_sync`, too."""
+        return self._run_sync(
+            "resume", ResumedStart(results), tools=tools, conversation=conversation
+        )
+
+    def _run_sync(
+        self, name: str, start: AnswerStart, *, tools: Sequence[Any], conversation: str
+    ) -> RunResult:
         if self._given_room is not None:
-            text = "run_sync needs an agent without a room, Agent(None, ...)"
-            raise RuntimeError(f"{text}; with a room: await agent.run(...)")
+            text = f"{name}_sync needs an agent without a room, Agent(None, ...)"
+            raise RuntimeError(f"{text}; with a room: await agent.{name}(...)")
         if running_loop() is not None:
-            raise RuntimeError("an event loop runs in this thread: await agent.run(...)")
+            raise RuntimeError(f"an event loop runs in this thread: await agent.{name}(...)")
 
         async def answer() -> RunResult:
             try:
-                return await self.run(text, tools=tools, files=files, conversation=conversation)
+                return await self._run_to_end(start, tools, conversation, None)
             except SystemExit as error:  # would end the loop, which others use
                 raise RuntimeError(f"SystemExit: {error.code}") from error
 

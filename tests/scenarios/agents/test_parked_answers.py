@@ -125,6 +125,12 @@ async def test_interrupted_uses_free_the_conversation_and_so_does_forget() -> No
         assert (await helper.run("Hello")).text == "Hello."
 
 
+def test_program_without_an_event_loop_resumes_too() -> None:
+    helper, _ = prepared(uses("shop.colour", name="hat"), "Red.")
+    assert helper.run_sync("A hat.", conversation="hats").reason == "parked"
+    assert helper.resume_sync("hats", {"use-1": "red"}).text == "Red."
+
+
 async def test_limits_count_from_the_first_run_on() -> None:
     helper, model = prepared(uses("shop.colour", name="hat"), max_steps=1)
     async with helper:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
+import psutil
 import pytest
 
-from support.nodes.workers import until_ended
+from support.patience import PATIENCE_S
 from support.processes.command_line import CommandLine, Running
 from support.processes.held_files import Callers, hosted_files
 
@@ -47,6 +48,11 @@ def told(running: Running) -> Any:
     return json.loads(running.line())
 
 
+def until_ended(process: int) -> None:
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(process).wait(PATIENCE_S)
+
+
 def test_command_gets_each_call_that_waits_as_json_and_arguments_only_if_wanted(
     toolbus: CommandLine, callers: Callers
 ) -> None:
@@ -74,11 +80,11 @@ def test_command_that_hangs_is_killed_with_what_it_started_and_keeps_no_other_fr
         callers.held("b", "--purpose", "fail")
         _, after = callers.held("c")
         assert told(running)["id"] == after
-        asyncio.run(until_ended([sleeping]))
+        until_ended(sleeping)
         callers.held("d", "--purpose", "hang")
         sleeping = int(running.line())
         ended = running.end(signal.SIGINT)
-        asyncio.run(until_ended([sleeping]))
+        until_ended(sleeping)
     assert ended.code == 0
     words = [line.partition(", ")[2].partition(": ")[2] for line in ended.err.splitlines()]
     assert words[:2] == ["killed after 0.5 s", "exit status 3"], ended.err
