@@ -7,8 +7,8 @@ from toolbus import AgentState, ExternalTool, InvalidResult, Toolkit, ToolUse, T
 colour = ExternalTool(
     "colour",
     {"properties": {"text": {"type": "string"}}, "required": ["text"]},
-    {"enum": ["red", "blue"]},
-    "Ask the customer for a colour.",
+    output_schema={"enum": ["red", "blue"]},
+    description="Ask the customer for a colour.",
 )
 
 

@@ -6,8 +6,8 @@ from toolbus import Agent, ExternalTool, SqliteStateStore, Toolkit, open_model
 colour = ExternalTool(
     "colour",
     {"properties": {"text": {"type": "string"}}, "required": ["text"]},
-    {"enum": ["red", "blue"]},
-    "Ask the customer for a colour.",
+    output_schema={"enum": ["red", "blue"]},
+    description="Ask the customer for a colour.",
 )
 
 

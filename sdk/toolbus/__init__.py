@@ -116,6 +116,7 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.tools.omission import Omission as Omission
     from toolbus.tools.options import ToolOptions as ToolOptions
     from toolbus.tools.options import tool as tool
+    from toolbus.tools.questions import ToolQuestion as ToolQuestion
     from toolbus.tools.tool import Tool as Tool
     from toolbus.tools.tool_info import ToolInfo as ToolInfo
     from toolbus.tools.tool_run import Participant as Participant
@@ -130,6 +131,7 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.turns.model_tools import ModelTool as ModelTool
     from toolbus.turns.parking import ParkedUse as ParkedUse
     from toolbus.turns.terminal_approvals import approve_in_terminal as approve_in_terminal
+    from toolbus.turns.terminal_questions import answer_in_terminal as answer_in_terminal
     from toolbus.turns.tool_groups import SkillEntry as SkillEntry
     from toolbus.turns.tool_groups import SkillListing as SkillListing
     from toolbus.turns.tool_groups import SkillText as SkillText

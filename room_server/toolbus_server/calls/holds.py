@@ -12,14 +12,14 @@ side by side.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import ceil, inf
 from typing import Any, NamedTuple
 
 from toolbus.auth.grants import ToolPatterns
-from toolbus.errors import PermissionDenied, QuotaExceeded
+from toolbus.errors import Executed, PermissionDenied, QuotaExceeded
 from toolbus.wire import NO_APPROVAL_LIMIT_MS, Frame, Held, Resumed
 from toolbus_server.calls.call_state import (
     CallHold,
@@ -46,8 +46,10 @@ __all__ = [
     "approval_seconds",
     "calls_around",
     "describe_hold",
+    "executed_of",
     "is_named",
     "may_settle",
+    "note_read",
     "refusal_of",
     "time_stopped_s",
 ]
@@ -118,18 +120,20 @@ def refusal_of(participant: Participant, hold: CallHold) -> PermissionDenied | N
     if not knows or not _may_see(participant, hold):
         return None
     lacking = _lacking(participant, hold)
-    text = _WHY[lacking].format(tool=hold.tool.name)
+    verb, done = ("answer", "answered") if hold.kind == "answer" else ("approve", "approved")
+    text = _WHY[lacking].format(tool=hold.tool.name, verb=verb, done=done)
     return PermissionDenied(text, details={"grant": lacking} if lacking in _GRANTS else {})
 
 
-_GRANTS = ("approve", "approve_all", "approve_own")
+_GRANTS = ("approve", "answer", "approve_all", "approve_own")
 _WHY = {
     "approve": "no grant to approve calls of {tool} (approve)",
-    "approve_all": "no grant to approve calls of {tool} that are made for others (approve_all)",
-    "approve_own": "who calls for somebody else may not approve that call (approve_own)",
-    "host": "the host of {tool} may not approve its calls: only a token of a development key may",
-    OTHERS: "{tool} is approved by others than those who make the call, or whom it is made for",
-    "approvers": "the host of {tool} has named who approves its calls",
+    "answer": "no grant to answer calls of {tool} (answer)",
+    "approve_all": "no grant to {verb} calls of {tool} that are made for others (approve_all)",
+    "approve_own": "who calls for somebody else may not {verb} that call (approve_own)",
+    "host": "the host of {tool} may not {verb} its calls: only a token of a development key may",
+    OTHERS: "{tool} is {done} by others than those who make the call, or whom it is made for",
+    "approvers": "the host of {tool} has named who may {verb} its calls",
 }
 
 
@@ -154,8 +158,9 @@ def _lacking(participant: Participant, hold: CallHold) -> str:
     covers_all = _patterns_of(participant.scope.approve_all).covers(*tool.names)
     if not hold.named and participant.identity != tool.asked_for:
         return "" if covers_all else "approve_all"
-    covers = covers_all or _patterns_of(participant.scope.approve).covers(*tool.names)
-    return "" if covers else "approve"
+    grant = "answer" if hold.kind == "answer" else "approve"
+    covers = covers_all or _patterns_of(getattr(participant.scope, grant)).covers(*tool.names)
+    return "" if covers else grant
 
 
 def _excluded(participant: Participant, hold: CallHold) -> str:
@@ -175,6 +180,21 @@ def is_named(participant: Participant, hold: CallHold) -> bool:
     """Whether the host of a hold has named a participant as approver, by its role or name."""
     name = name_between(participant.identity, hold.asked_by.issuer)
     return f"name:{name}" in hold.named or f"role:{participant.role}" in hold.named
+
+
+# What was read may be acted upon
+
+
+def note_read(hold: CallHold) -> None:
+    """Note that somebody who may settle a hold has read it: an answer is made by acting."""
+    hold.was_read = True
+    if hold.kind == "answer" and not hold.is_own and hold.call is not None:
+        _wait_of(hold.call, hold.keeper).written = True
+
+
+def executed_of(hold: CallHold) -> Executed:
+    """Return whether what is asked for may have been done, for an end without a decision."""
+    return "maybe" if hold.kind == "answer" and hold.was_read else "no"
 
 
 # What others are shown
@@ -258,6 +278,9 @@ class RoomHolds:
     """By id, the first settled first."""
     settled_of: Counter[Identity] = field(default_factory=Counter)
     """Their number, by who asked."""
+    data_for_node: Callable[[CallHold, bool], dict[str, Any]] = lambda *_: {}
+    """Makes what the node of a caller is sent with `Held`, for a hold and whether the function was
+    entered before; that node makes of it what its participants are sent."""
     last_number: int = 0
     counts: Counter[_Quota] = field(default_factory=Counter)
     """Open holds, by what limits them."""
@@ -277,7 +300,7 @@ class RoomHolds:
         is_entered: bool,
         has_settlers: bool,
     ) -> HoldChange:
-        """Open a hold, and let the time of its call, and of those around it, stand still.
+        """Open a hold of this node, and let its call, and those around it, stand still.
 
         Args:
             hold: The hold.
@@ -285,13 +308,25 @@ class RoomHolds:
             is_entered: Whether the function of the tool was entered before.
             has_settlers: Whether somebody in the room may settle it.
         """
-        self.open[hold.id] = hold
         asker = hold.open_connection
         asker.usage.held_bytes += len(hold.body)
-        self._count(hold, 1)
-        hold.replaces = self._lost_hold_of(hold, now)
-        frames: list[Outgoing] = []
         asker.asked[hold.request_id] = hold
+        hold.replaces = self._lost_hold_of(hold, now)
+        self.add(hold)
+        return self.stop(hold, now, is_entered=is_entered, has_settlers=has_settlers)
+
+    def add(self, hold: CallHold) -> None:
+        """List an open hold, of this node or of another one."""
+        self.last_number += 1
+        hold.number = self.last_number
+        self.open[hold.id] = hold
+        self._count(hold, 1)
+
+    def stop(
+        self, hold: CallHold, now: float, *, is_entered: bool, has_settlers: bool
+    ) -> HoldChange:
+        """Let the time of the call of a hold, and of those around it, stand still at this node."""
+        frames: list[Outgoing] = []
         if hold.call is not None:
             wait = _wait_of(hold.call, hold.keeper)
             wait.holds.append(hold)
@@ -301,27 +336,43 @@ class RoomHolds:
             if around.caller.reads_holds and not around.ended:
                 _stop(around, hold.keeper, now)
                 hold.stopped.append(around)
-                data = _shown_to(around.caller.participant, hold, now)
+                if around.caller.participant.is_remote:
+                    is_outer = around is not hold.call
+                    data = self.data_for_node(hold, is_entered or hold.is_own or is_outer)
+                else:
+                    data = _shown_to(around.caller.participant, hold, now)
                 if not has_settlers:
                     data["nobody"] = True
                 frames.append(Outgoing(around.caller, Held(around.request_id, data)))
         return HoldChange(frames, [])
 
     def settle(self, hold: CallHold, outcome: HoldOutcome, now: float) -> HoldChange:
-        """End an open hold, and let go on what stands still because of it alone."""
-        del self.open[hold.id]
+        """End an open hold of this node, and let go on what stands still because of it alone."""
         asker = hold.open_connection
         asker.usage.held_bytes -= len(hold.body)
+        del asker.asked[hold.request_id]
+        self.close(hold, outcome, now)
+        return self.release(hold, outcome, now)
+
+    def close(self, hold: CallHold, outcome: HoldOutcome, now: float) -> None:
+        """List a hold as settled; what stands still because of it does so until `release`."""
+        del self.open[hold.id]
         self._count(hold, -1)
         hold.outcome, hold.settled_at, hold.body = outcome, now, b""
-        if hold.kind == "approve" or outcome == "taken_back":  # an answer that may come again
+        if hold.kind != "granted" or outcome == "taken_back":  # a decision that may come again
             self.settled[hold.id] = hold
             self.settled_of[hold.asked_by] += 1
             if self.settled_of[hold.asked_by] > MAX_SETTLED_OF_ASKER:
                 same = (old for old in self.settled.values() if old.asked_by == hold.asked_by)
                 self._forget(next(same))
             self.drop_old(now)
-        del asker.asked[hold.request_id]
+        hold.asker = None
+        # What has ended is not held in memory for `SETTLED_S`: a call, connections, a definition.
+        if isinstance(hold.tool.toolkit, RegisteredToolkit):
+            hold.tool = hold.tool._replace(toolkit=hold.tool.toolkit.visibility)
+
+    def release(self, hold: CallHold, outcome: HoldOutcome, now: float) -> HoldChange:
+        """Let go on at this node what stands still because of a hold alone."""
         if hold.call is not None and hold.call.wait is not None:
             hold.call.wait.holds.remove(hold)
             if not hold.is_own:
@@ -330,14 +381,11 @@ class RoomHolds:
         for call in hold.stopped:
             if not call.ended or call is hold.call:
                 data = _known_to(call.caller.participant, hold) | {"outcome": outcome}
-                if hold.answer is not None and hold.answer.arguments is not None:
+                if hold.is_changed:
                     data["changed"] = True
                 _go_on(call, now, change, data)
         hold.stopped.clear()
-        # What has ended is not held in memory for `SETTLED_S`: a call, connections, a definition.
-        hold.call = hold.asker = None
-        if isinstance(hold.tool.toolkit, RegisteredToolkit):
-            hold.tool = hold.tool._replace(toolkit=hold.tool.toolkit.visibility)
+        hold.call = None
         return change
 
     def drop_old(self, now: float) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -26,22 +26,23 @@ from toolbus.errors import (
     InvalidResult,
     PermissionDenied,
     RoomException,
+    Unavailable,
     note_call,
 )
 from toolbus.hosting.hosted_toolkit import HostedToolkit
 from toolbus.hosting.loop_watchdog import runs_call, watched_loop
 from toolbus.tools.call_room import CallRoom
 from toolbus.tools.execution import Execution, Identity, ToolLimits
-from toolbus.tools.external_tool import Parked
 from toolbus.tools.tool import Tool
-from toolbus.tools.tool_run import LocalRun, ToolRun, progress_chunk
+from toolbus.tools.tool_run import LocalRun, Parked, ToolRun, progress_chunk
 from toolbus.tools.toolkit import Toolkit, packed_result
-from toolbus.wire import ToolkitManifest, pack_body
+from toolbus.wire import ToolkitManifest, pack_body, unpack_body
 from toolbus.wire.flow_control import MAX_PROGRESS_BYTES
 
 if TYPE_CHECKING:  # few tools ask a person
     from toolbus.concurrency.pausable_clock import CallTime
     from toolbus.tools.approvals import ApprovalDecision, ApprovalDemand, AsksPerson
+    from toolbus.tools.questions import AsksQuestion, ToolQuestion
 
 __all__ = ["Given", "InProcessCall", "InProcessToolkit", "LocalInput", "started_tools"]
 
@@ -136,6 +137,8 @@ class InProcessCall(Execution, LocalRun):
     """The time of the turn's call, which stands still with this one."""
     asks: AsksPerson | None = None
     """Asks a person about this call; None if nobody can be asked."""
+    answers: AsksQuestion | None = None
+    """Asks a person what the function asks; None if nobody can be asked."""
     enforces_approval: bool = True
     """Whether a tool with `approval` asks: not where the permissions of the turn have judged it."""
     given: Given | None = None
@@ -223,16 +226,22 @@ class InProcessCall(Execution, LocalRun):
             raise PermissionDenied(text, executed="no")
         return await self.asks(demand)
 
-    async def external_result(self, arguments: Mapping[str, Any]) -> Chunk:
-        """Return what the turn was given for this use; without it the use is parked."""
-        given = self.given
-        if given is None:
-            raise self.refuse(Parked(self.method, arguments))
-        given.is_taken = True
-        if isinstance(given.result, RoomException):
-            raise self.record(given.result)
-        self.entered = True
-        return given.result
+    async def put_question(self, question: ToolQuestion) -> Chunk:
+        """Return what its use was given, or ask who answers in the turn, or park the use.
+
+        Only the result of a tool without code may come later. Raises `Parked`.
+        """
+        if self.given is not None:
+            self.given.is_taken = True
+            if isinstance(self.given.result, RoomException):
+                raise self.given.result
+            return self.given.result
+        if self.answers is not None:
+            return await self.answers(question)
+        if question.arguments is not None:
+            raise Parked(self.method, unpack_body(question.arguments))
+        text = 'nobody can be asked here: the turn needs answer=, or answer="room"'
+        raise Unavailable(text, executed="no", retryable=False)
 
     async def put(self, chunk: Chunk) -> None:
         """Pass a chunk to the caller; an error of that ends the call."""

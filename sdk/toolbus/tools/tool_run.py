@@ -36,12 +36,14 @@ if TYPE_CHECKING:  # most programs record nothing, and few turns ask a person
     from toolbus.records.recording import Recording
     from toolbus.records.records import Records
     from toolbus.tools.approvals import ApprovalDecision, ApprovalDemand, ApprovalState
+    from toolbus.tools.questions import Answerer, ToolQuestion
 
 __all__ = [
     "LOCAL",
     "LOCAL_THREADS",
     "LocalRun",
     "OnChunk",
+    "Parked",
     "Participant",
     "RunSync",
     "ToolRun",
@@ -51,8 +53,8 @@ __all__ = [
 
 T = TypeVar("T")
 _IN_LOOP = (
-    "call_sync is for the thread of a sync tool: this thread runs an event loop, which it would"
-    " block; await context.room.call(...)"
+    "call_sync and ask_sync are for the thread of a sync tool: this thread runs an event loop,"
+    " which they would block; await context.room.call(...) or context.ask(...)"
 )
 _Error = TypeVar("_Error", bound=RoomException)
 
@@ -104,6 +106,21 @@ class TurnDefinitions(Protocol):
 
     def show(self, tool: ToolInfo) -> None:
         """Note that the definition of a tool's toolkit is shown."""
+
+
+class Parked(Unavailable):
+    """How a call of a tool without code ends whose use is parked: it waits for its result.
+
+    Middlewares see it pass, and a program that makes such a call itself gets it. It is never sent.
+    """
+
+    code = "parked"
+
+    def __init__(self, tool: str, arguments: Mapping[str, Any]) -> None:
+        text = f"{tool} has no code: Turn.run parks its uses, and Turn.settle gives their results"
+        super().__init__(text, executed="no", retryable=False)
+        self.arguments: Mapping[str, Any] = arguments
+        """The arguments that reached the tool."""
 
 
 LOCAL_THREADS = WorkerThreads("local-tools", 256, may_take_long=True)
@@ -266,13 +283,14 @@ class ToolRun(ABC):
         text = f"{demand.judged.decision.reason} {text}"
         raise PermissionDenied(text, executed="no")
 
-    async def external_result(self, arguments: Mapping[str, Any]) -> Any:
-        """Return the result of a tool without code, once it is given.
+    async def ask_question(self, question: ToolQuestion) -> Chunk:
+        """Ask a person for an answer, and return it once it fits.
 
-        Raises what is given in place of a result, and `Unavailable` where nobody gives one.
+        Raises `Unavailable` where nobody can be asked, `ApprovalDenied` if the person refuses to
+        answer, and `ApprovalExpired`.
         """
-        text = "nobody gives the result of a tool without code here: a turn parks its uses"
-        raise self.refuse(Unavailable(text, executed="no", retryable=False))
+        text = "nobody can be asked here: a test passes ToolContext(answer=...)"
+        raise Unavailable(text, executed="no", retryable=False)
 
     def follow(self, end: Callable[[], None]) -> None:
         """Let `end` be called, on any thread, when the call has ended or was cancelled.
@@ -430,12 +448,22 @@ class LocalRun(ToolRun):
     """Receives the plain value of each progress, on the thread that emits it."""
     builders: tuple[tuple[str, ...], ...] = ()
     without_runner: bool = False
+    answerer: Answerer | None = None
+    """Answers what the tool asks; without it nobody can be asked."""
 
     def pausable_clock(self) -> PausableClock:
         """Return what is `clock` from now on; see `ToolRun.pausable_clock`."""
         pausable = super().pausable_clock()
         self.clock = pausable.time
         return pausable
+
+    async def ask_question(self, question: ToolQuestion) -> Chunk:
+        """Let the function answer that the context was made with."""
+        if self.answerer is None:
+            return await super().ask_question(question)
+        from toolbus.tools.questions import answered_by
+
+        return await answered_by(self.answerer, question)
 
     async def run_sync(self, function: Callable[[], T]) -> T:
         """Run a function where sync tools run, and return its result."""

@@ -38,9 +38,8 @@ from toolbus.room.room import Room, bound_room
 from toolbus.schemas.validation import JsonCheck
 from toolbus.tools.chain import MiddlewareChain, collected
 from toolbus.tools.context import ToolContext
-from toolbus.tools.external_tool import ExternalTool
 from toolbus.tools.middleware import Middleware, ToolCall
-from toolbus.tools.tool import check_result
+from toolbus.tools.result_checks import check_result
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import LocalRun, OnChunk, Participant, TurnDefinitions
 from toolbus.tools.toolkit import MAX_MIXED_BYTES, MAX_RESULT_BYTES, failure_of
@@ -51,6 +50,7 @@ if TYPE_CHECKING:  # most calls are neither recorded nor traced
     from toolbus.records.recording import Recording
     from toolbus.telemetry.turn_spans import TurnCallSpan
     from toolbus.tools.approvals import ApprovalDecision, ApprovalDemand, ApprovalState
+    from toolbus.tools.questions import ToolQuestion
     from toolbus.turns.tool_use import ToolUse
 
 __all__ = [
@@ -247,6 +247,8 @@ class TurnFacts:
     """What tools in this process find as `run.shown_definitions`."""
     builders: tuple[tuple[str, ...], ...] = ()
     """What tools in this process find as `context.builders`."""
+    answers: Callable[[TurnCall, ToolQuestion], Awaitable[Chunk]] | None = None
+    """Asks what tools in this process ask; None if nobody can be asked."""
 
 
 class Judge(Protocol):
@@ -491,6 +493,8 @@ class LocalDispatch:
     @property
     def is_external(self) -> bool:
         """Whether the tool has no code."""
+        from toolbus.tools.external_tool import ExternalTool  # few turns have one
+
         return isinstance(self._toolkit.toolkit.get_tool(self._tool), ExternalTool)
 
     @property
@@ -522,7 +526,11 @@ class LocalDispatch:
             builders=facts.builders,
         )
         inner.shown_definitions = facts.shown_definitions
+        if facts.answers is not None:
+            inner.answers = partial(facts.answers, call)
         inner.within = call
+        inner.given = call.given
+        inner.is_judged = call.given is not None
         if call.clock is not None:  # without judge and middlewares, its time begins here
             inner.left_s = call.left_s
         if call.judge is not None:
@@ -530,9 +538,6 @@ class LocalDispatch:
             inner.granted = call.judge.grants
             inner.enforces_approval = False  # the permissions of the turn have decided about it
             inner.asks = partial(call.judge.ask_for_host, call)
-        if call.given is not None:
-            inner.given = call.given
-            inner.is_judged = True
         if source is None:
             return await self._toolkit.run(inner, facts.view)
         try:

@@ -46,10 +46,9 @@ from toolbus.room.call_form import argument_object
 from toolbus.schemas.from_model import tool_arguments
 from toolbus.telemetry.turn_spans import TurnSpan
 from toolbus.tools.chain import unreadable_input
-from toolbus.tools.external_tool import Parked
 from toolbus.tools.middleware import Middleware
 from toolbus.tools.tool_info import ToolInfo
-from toolbus.tools.tool_run import ToolRun
+from toolbus.tools.tool_run import Parked, ToolRun
 from toolbus.turns.agent_state import AgentState
 from toolbus.turns.parking import ParkedStep, ParkedUse
 from toolbus.turns.tool_groups import BASIC

@@ -34,7 +34,7 @@ from toolbus import (
 )
 
 NAMED = {"properties": {"name": {"type": "string"}}}
-COLOUR = ExternalTool("colour", NAMED, {"enum": ["red", "blue"]}, "Ask for a colour.")
+COLOUR = ExternalTool("colour", NAMED, output_schema={"enum": ["red", "blue"]})
 RAN: list[str] = []
 
 

@@ -30,6 +30,7 @@ from toolbus import (
     ToolFailed,
     ToolGroup,
     Toolkit,
+    ToolQuestion,
     ToolResult,
     ToolUse,
     Turn,
@@ -40,8 +41,7 @@ from toolbus import (
 COLOUR = ExternalTool(
     "colour",
     {"properties": {"question": {"type": "string"}}, "required": ["question"]},
-    {"enum": ["red", "blue"]},
-    "Ask the customer for a colour.",
+    output_schema={"enum": ["red", "blue"]},
 )
 PAPER = ExternalTool("paper", {"properties": {"page": {"type": "integer"}}})
 ASKED = ToolUse("1", "shop__colour", {"question": "which?"})
@@ -276,6 +276,15 @@ async def test_nothing_is_parked_by_what_nobody_goes_on_with(end: Callable[[Turn
     async with resumed(AgentState()) as turn:
         await end(turn)
         assert turn.state.parked is None
+
+
+async def test_turn_that_has_somebody_to_ask_parks_nothing() -> None:
+    async def answer(question: ToolQuestion) -> str:
+        return "red" if question.arguments else "blue"
+
+    async with resumed(AgentState(), answer=answer) as turn:
+        (result,) = await turn.run([ASKED])
+        assert (result.value, turn.parked) == ("red", ())
 
 
 async def test_stream_of_a_use_ends_as_parked() -> None:
