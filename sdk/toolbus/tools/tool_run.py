@@ -117,7 +117,10 @@ class Parked(Unavailable):
     code = "parked"
 
     def __init__(self, tool: str, arguments: Mapping[str, Any]) -> None:
-        text = f"{tool} has no code: Turn.run parks its uses, and Turn.settle gives their results"
+        text = (
+            f"{tool} has no code, and nobody answers here (answer=): Turn.run parks its uses, and"
+            " Turn.settle gives their results"
+        )
         super().__init__(text, executed="no", retryable=False)
         self.arguments: Mapping[str, Any] = arguments
         """The arguments that reached the tool."""
