@@ -60,7 +60,7 @@ from toolbus.turns.builders import (
 )
 from toolbus.turns.parking import ParkedUse
 from toolbus.turns.tool_groups import SkillListing, ToolGroup, checked_groups, checked_listings
-from toolbus.turns.tool_questions import Answer, turn_answers
+from toolbus.turns.tool_questions import Answer, checked_answer
 from toolbus.turns.tool_use import ToolResult
 from toolbus.turns.turn import Turn
 from toolbus.turns.turn_options import (
@@ -209,12 +209,11 @@ class Agent:
             "middlewares": checked_middlewares(middlewares, "agent"),
             "records": checked_records(records, "agent"),
             "approve": approve,
-            "answer": answer,
+            "answer": checked_answer(answer),
             # Longer than a turn gives by default: an agent that is asked asks its model first.
             "timeout_s": checked_timeout(timeout_s),
         }
         ApprovalQueue(approve, 0)  # raises for what is not a function
-        turn_answers(answer, lambda _: None, approves_in_room=False)  # the same
         checked_permissions(permissions, approve, AgentState())
         self.permissions: Permissions | None = permissions
         """What each call is judged by; may be replaced, for the questions that begin then."""

@@ -16,13 +16,20 @@ if TYPE_CHECKING:  # few tools ask
     from toolbus.tools.questions import Answerer, ToolQuestion
     from toolbus.turns.turn_calls import TurnCall
 
-__all__ = ["Answer", "TurnAnswers", "turn_answers"]
+__all__ = ["Answer", "TurnAnswers", "checked_answer", "turn_answers"]
 
 Answer: TypeAlias = "Answerer | Literal['room']"
 """Who answers: a function, or in the room of the turn those who may."""
 _IN_ROOM = "room"
 TurnAnswers: TypeAlias = "Callable[[TurnCall, ToolQuestion], Awaitable[Chunk]]"
 """Asks what the tool of a call asks, and returns the answer once it fits."""
+
+
+def checked_answer(answer: Answer | None) -> Answer | None:
+    """Return the option of a turn. Raises `TypeError` for what is neither a function nor "room"."""
+    if answer is None or answer == _IN_ROOM or callable(answer):
+        return answer
+    raise TypeError(f'answer must be an async function, or "room", not {shown(answer)}')
 
 
 def turn_answers(
@@ -34,15 +41,11 @@ def turn_answers(
         answer: The option of the turn.
         view: Returns the room of the turn.
         approves_in_room: Whether `approve` is "room": then so is `answer` by default.
-
-    Raises `TypeError` for what is no function.
     """
     if answer is None and not approves_in_room:
         return None
-    if answer is None or answer == _IN_ROOM:
+    if answer is None or isinstance(answer, str):
         return lambda call, question: _ask_in_room(view(None), call, question)
-    if not callable(answer):
-        raise TypeError(f'answer must be an async function, or "room", not {shown(answer)}')
 
     async def ask(_: TurnCall, question: ToolQuestion) -> Chunk:
         from toolbus.tools.questions import answered_by

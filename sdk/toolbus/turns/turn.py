@@ -45,7 +45,7 @@ from toolbus.turns.tool_groups import (
     checked_groups,
     checked_listings,
 )
-from toolbus.turns.tool_questions import Answer, turn_answers
+from toolbus.turns.tool_questions import Answer, checked_answer, turn_answers
 from toolbus.turns.tool_use import ToolResult, ToolUse
 from toolbus.turns.turn_assembly import TurnAssembly
 from toolbus.turns.turn_calls import CollectedChunks, CollectedValues, PassedOnChunks, TurnFacts
@@ -228,9 +228,8 @@ class Turn:
             defaults=checked_defaults(timeout_s, purpose, approval_timeout_s),
             approvals=ApprovalQueue(approve, approval_timeout_s),
             permissions=checked_permissions(permissions, approve, checked),
-            answer=answer,
+            answer=checked_answer(answer),
         )
-        turn_answers(answer, lambda _: None, approves_in_room=False)  # raises for no function
         self._groups = ActiveGroups(options.groups, options.state, options.skills)
         self._assembly = TurnAssembly(options, self._groups)
         self._tools = TurnTools({}, self._groups)
