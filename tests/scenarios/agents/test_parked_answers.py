@@ -24,6 +24,7 @@ from toolbus import (
     InvalidResult,
     NotFound,
     ParkedUse,
+    RoomClient,
     SqliteStateStore,
     Toolkit,
     Turn,
@@ -32,6 +33,7 @@ from toolbus import (
     open_model,
     tool,
 )
+from toolbus_server.testing import running_server
 
 NAMED = {"properties": {"name": {"type": "string"}}}
 COLOUR = ExternalTool("colour", NAMED, output_schema={"enum": ["red", "blue"]})
@@ -213,6 +215,28 @@ async def test_another_api_leaves_an_answer_parked_and_gives_it_up_if_told_to(
                 await other.resume("", {"use-1": "red"})
             await other.interrupt_parked()
             assert (await other.run("Hello")).text == "Hello."
+
+
+async def test_asker_in_a_room_learns_that_the_answer_is_parked_and_may_forget_it() -> None:
+    model = PreparedModel(uses("shop.colour", name="hat"), "Hello.")
+
+    async def ask(ann: RoomClient) -> list[Any]:
+        async with ann.stream("helper.ask", {"text": "A hat."}, participant="helper") as chunks:
+            return [chunk.value async for chunk in chunks]
+
+    async with (
+        running_server() as server,
+        server.room("helper") as room,
+        Agent(room, model, name="helper", always=[SHOP]),
+        server.room("ann") as ann,
+    ):
+        *_, told, end = await ask(ann)
+        assert (told["type"], told["tool"], end["reason"]) == ("parked", "shop.colour", "parked")
+        with pytest.raises(Unavailable, match=r"parked uses \(shop.colour\)") as refused:
+            await ask(ann)
+        assert refused.value.executed == "no"
+        await ann.invoke("helper.forget", participant="helper")
+        assert (await ask(ann))[-1]["text"] == "Hello."
 
 
 PROGRAM = """

@@ -232,6 +232,33 @@ async def test_middlewares_and_records_see_the_result_and_what_one_refuses_stays
     assert len(list(records.calls(outcome="parked"))) == 1
 
 
+async def test_of_two_results_at_once_the_first_counts_and_one_at_the_end_is_refused() -> None:
+    entered, leave = asyncio.Event(), asyncio.Event()
+
+    async def wait(call: ToolCall, next: CallNext) -> AsyncIterator[Chunk]:
+        async for chunk in next(call):
+            entered.set()
+            await leave.wait()
+            yield chunk
+
+    state = await parked(ASKED, WANTED)
+    async with resumed(state, middlewares=[wait]) as turn:
+        first = asyncio.create_task(turn.settle("1", "red"))
+        await entered.wait()
+        with pytest.raises(NotFound, match="settled already"):
+            await turn.settle("1", "blue")
+        leave.set()
+        assert (await first).value == "red"
+        leave.clear()
+        entered.clear()
+        last = asyncio.create_task(turn.settle("2", "page"))
+        await entered.wait()
+    with pytest.raises(Cancelled, match="the turn has ended"):
+        await last
+    assert state.parked is not None
+    assert [use.id for use in state.parked.open] == ["2"]
+
+
 async def test_use_can_be_settled_only_where_its_tool_is_and_has_no_code() -> None:
     @tool
     async def colour(question: str) -> str:
