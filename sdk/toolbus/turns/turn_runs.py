@@ -170,7 +170,8 @@ class TurnRuns:
             except BaseException as error:
                 if span is not None:
                     executed = error.executed if isinstance(error, RoomException) else call.executed
-                    span.end(recorded_end(error), executed)
+                    # A parked call has not failed; the one that brings its result has a span too.
+                    span.end(None if isinstance(error, Parked) else recorded_end(error), executed)
                 if recording is not None and isinstance(error, Exception):
                     recording.end(_as_room_exception(error, call))
                 raise

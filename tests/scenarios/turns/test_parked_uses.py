@@ -7,6 +7,9 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from toolbus import (
     AgentState,
@@ -37,6 +40,7 @@ from toolbus import (
     Unavailable,
     tool,
 )
+from toolbus.telemetry.tracing import Tracing
 
 COLOUR = ExternalTool(
     "colour",
@@ -230,6 +234,19 @@ async def test_middlewares_and_records_see_the_result_and_what_one_refuses_stays
     outcomes = [(call.outcome, call.executed) for call in records.calls()]
     assert outcomes == [("ok", "yes"), ("overloaded", "no"), ("parked", "no")]
     assert len(list(records.calls(outcome="parked"))) == 1
+
+
+async def test_spans_of_a_parked_call_and_of_the_one_with_its_result_are_no_errors(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    provider, exporter = TracerProvider(shutdown_on_exit=False), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr("toolbus.turns.turn_options.Tracing", lambda: Tracing(provider))
+    async with resumed(await parked(ASKED)) as turn:
+        await turn.settle("1", "red")
+    calls = [span for span in exporter.get_finished_spans() if "colour" in span.name]
+    assert [(span.attributes or {})["toolbus.executed"] for span in calls] == ["no", "yes"]
+    assert [span.status.is_ok for span in calls] == [True, True]
 
 
 async def test_of_two_results_at_once_the_first_counts_and_one_at_the_end_is_refused() -> None:
