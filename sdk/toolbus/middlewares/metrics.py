@@ -30,7 +30,7 @@ from toolbus.tools.middleware import CallNext, ToolCall
 __all__ = ["Metrics"]
 
 _BOUNDS_S = [0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92]
-_NO_ERRORS = ("ok", "closed")
+_NO_ERRORS = ("ok", "closed", "parked")
 
 
 class Metrics:

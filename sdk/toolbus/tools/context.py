@@ -242,6 +242,8 @@ class ToolContext:
                 no `answer=`.
             InvalidResult: A client that does not check its answers gave three that do not fit.
             TooLarge: The question has more than 256 KiB.
+            TypeError: An argument has another type.
+            ValueError: The schema does not compile, or a time or an entry of `to` is none.
         """
         from toolbus.tools.questions import ToolQuestion
 

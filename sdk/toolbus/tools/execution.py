@@ -282,9 +282,9 @@ class Execution(ToolRun):
         The questions of one call are asked one after another.
         """
         if not question.approvers:
-            named = [tool.approvers for tool in self.toolkit.tools if tool.name == self.tool]
-            approvers = tuple(*named) or self.toolkit.approvers
-            question = replace(question, approvers=approvers)
+            tools = self.toolkit.tools
+            named = next((tool.approvers for tool in tools if tool.name == self.tool), ())
+            question = replace(question, approvers=tuple(named) or self.toolkit.approvers)
         if self._questions is None:
             self._questions = asyncio.Lock()
         async with self._questions:
