@@ -14,6 +14,7 @@ from opentelemetry import trace
 
 from toolbus.agents.agent_events import AgentEvent, with_waiting
 from toolbus.agents.agent_toolkit import MAX_NAME_CHARS, AgentToolkit
+from toolbus.agents.answer_progress import complete_step
 from toolbus.agents.answer_starts import AnswerStart, QuestionStart, ResumedStart, invalid_argument
 from toolbus.agents.asked_agents import AskedAgents
 from toolbus.agents.conversation import (
@@ -24,7 +25,7 @@ from toolbus.agents.conversation import (
     adapter_name,
     conversation_key,
 )
-from toolbus.agents.loop import agent_loop, complete_step
+from toolbus.agents.loop import agent_loop
 from toolbus.agents.model_requests import (
     CallNextModel,
     ModelMiddleware,

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from toolbus.agents.agent_events import AgentEvent, result_events
+from toolbus.agents.answer_progress import progress_of
 from toolbus.agents.conversation import Conversation
-from toolbus.agents.loop import progress_of
 from toolbus.agents.model_requests import model_identity
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.chunks.json_values import shown

@@ -23,16 +23,15 @@ from toolbus.agents.agent_events import (
     text_events,
     use_event,
 )
+from toolbus.agents.answer_progress import add_reply, begun_answer, keep_progress, limit_of
 from toolbus.agents.model_requests import RESTART, ModelMiddleware, RequestToModel, model_events
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.client.held_calls import HeldCall
-from toolbus.errors import Unavailable
-from toolbus.models.adapter import Adapter, Model, Plain
-from toolbus.turns.parking import AnswerProgress
+from toolbus.models.adapter import Model, Plain
 from toolbus.turns.tool_use import ToolResult, ToolUse
 from toolbus.turns.turn import Turn
 
-__all__ = ["agent_loop", "complete_step", "progress_of"]
+__all__ = ["agent_loop"]
 
 
 async def agent_loop(  # noqa: PLR0913 - a copy may leave out what it does not need
@@ -68,27 +67,30 @@ async def agent_loop(  # noqa: PLR0913 - a copy may leave out what it does not n
     Raises `ModelError` if the model gives no reply.
     """
     adapter = model.adapter
-    answer = AnswerProgress()
-    if turn.state.parked is not None:  # of an earlier run, perhaps in another process
-        answer = progress_of(turn)
-        if not turn.parked:
-            complete_step(turn, adapter, conversation)
-    reason = "parked" if turn.parked else ""
-    while not reason and not (reason := _limit_of(answer, max_steps, max_tokens)):
+    answer, reason = begun_answer(turn, adapter, conversation)
+    while not reason and not (reason := limit_of(answer, max_steps, max_tokens)):
         answer.steps += 1
         request = adapter.request(turn, conversation, instructions)
         call = RequestToModel(model, request, turn, answer.steps, needs_answer=not answer.text)
         events: list[Mapping[str, Any]] = []
         shown = [answer.paused]
-        async with aclosing(_ask(call, middlewares, events, shown)) as shown_events:
-            async for shown_event in shown_events:
-                yield shown_event
+        async with aclosing(model_events(call, middlewares)) as replied:
+            async for event in replied:
+                if event is RESTART:
+                    events.clear()
+                    del shown[1:]
+                    yield {"type": "restart"}
+                    continue
+                events.append(event)
+                for piece in text_events(adapter.text_of(event)):
+                    shown.append(piece["text"])
+                    yield piece
         reply = adapter.collect(events)
         await asyncio.sleep(0)  # a reply may have thousands of calls: others run between the steps
         words = answer.paused + adapter.text(reply)
         for piece in text_events(text_after("".join(shown), words)):
             yield piece
-        reason = _add_reply(answer, call, reply, words, counts=max_tokens is not None)
+        reason = add_reply(answer, call, reply, words, counts=max_tokens is not None)
         uses = adapter.uses(reply)
         start = len(conversation)
         known = len(turn.results)
@@ -101,90 +103,11 @@ async def agent_loop(  # noqa: PLR0913 - a copy may leave out what it does not n
                     yield tool_event
         finally:
             conversation[start:] = call.messages(reply, turn.results[known:])
-            _keep(answer, turn, call, reply, len(conversation) - start)
+            keep_progress(answer, turn, call, reply, len(conversation) - start)
         reason = "parked" if turn.parked else reason
     for use in turn.parked:
         yield parked_event(use)
-    tokens = {"input": answer.input_tokens, "output": answer.output_tokens}
-    yield end_event(reason, answer.text, answer.steps, tokens)
-
-
-def _add_reply(
-    answer: AnswerProgress, call: RequestToModel, reply: Plain, words: str, *, counts: bool
-) -> str:
-    """Add a reply to what the answer has so far; return "done" for the last one."""
-    adapter = call.model.adapter
-    answer.text = words if words.strip() else answer.text  # may be empty, after one with calls
-    answer.input_tokens += call.usage.reported.input
-    answer.output_tokens += call.usage.reported.output
-    is_paused = adapter.ending(reply).is_paused
-    answer.paused = words if is_paused else ""
-    if not is_paused and not adapter.uses(reply):
-        return "done"
-    if counts:
-        answer.counted_tokens += sum(call.usage.counted)
-    return ""
-
-
-def _limit_of(answer: AnswerProgress, max_steps: int, max_tokens: int | None) -> str:
-    if max_tokens is not None and answer.counted_tokens >= max_tokens:
-        return "max_tokens"
-    return "max_steps" if answer.steps >= max_steps else ""
-
-
-def progress_of(turn: Turn) -> AnswerProgress:
-    """Return how far the loop had come that has parked a step.
-
-    Raises `Unavailable` if a program has parked it, which has the reply itself.
-    """
-    step = turn.state.parked
-    if step is None or step.progress is None:
-        text = "no loop has parked this step: give Turn.take_results to the model yourself"
-        raise Unavailable(text, executed="no", retryable=False)
-    return step.progress
-
-
-def complete_step(turn: Turn, adapter: Adapter, conversation: list[Plain]) -> None:
-    """Put the results of a parked step into the conversation, in place of what stood for them.
-
-    Raises as `progress_of`, and `Unavailable` while a use of it is parked.
-    """
-    answer = progress_of(turn)
-    made = adapter.messages(answer.reply, turn.take_results())
-    at = max(0, len(conversation) - answer.messages)
-    conversation[at:] = adapter.portable(made) if answer.is_portable else made
-
-
-def _keep(
-    answer: AnswerProgress, turn: Turn, call: RequestToModel, reply: Plain, messages: int
-) -> None:
-    """Keep with a parked step what it takes to go on, perhaps in another process."""
-    if turn.state.parked is None:
-        return
-    answer.reply = reply
-    answer.messages = messages
-    answer.is_portable = call.is_of_another_model
-    turn.state.parked.progress = answer
-
-
-async def _ask(
-    call: RequestToModel,
-    middlewares: Sequence[ModelMiddleware],
-    events: list[Mapping[str, Any]],
-    shown: list[str],
-) -> AsyncGenerator[AgentEvent, None]:
-    """Ask the model, and yield what it says; add the events of the reply, and the texts."""
-    async with aclosing(model_events(call, middlewares)) as replied:
-        async for event in replied:
-            if event is RESTART:
-                events.clear()
-                del shown[1:]
-                yield {"type": "restart"}
-                continue
-            events.append(event)
-            for piece in text_events(call.model.adapter.text_of(event)):
-                shown.append(piece["text"])
-                yield piece
+    yield end_event(reason, answer.text, answer.steps, answer.tokens)
 
 
 async def _run(turn: Turn, uses: Sequence[ToolUse]) -> AsyncGenerator[AgentEvent | FileChunk, None]:

@@ -85,6 +85,11 @@ class AnswerProgress(Struct, forbid_unknown_fields=True, omit_defaults=True):
     is_portable: bool = False
     """Whether it goes on without its thoughts, as for another model."""
 
+    @property
+    def tokens(self) -> dict[str, int]:
+        """The tokens as the provider counts them."""
+        return {"input": self.input_tokens, "output": self.output_tokens}
+
 
 class _StoredError(Struct, forbid_unknown_fields=True, omit_defaults=True):
     code: str
