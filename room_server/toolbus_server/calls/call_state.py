@@ -337,7 +337,8 @@ class CallWait(Struct, eq=False):
     begun: dict[InFlightCall, None] = struct_field(default_factory=dict)
     """The calls that began within it while it stands still: they go on together with it."""
     written: bool = True
-    """False from a hold before the function is entered until its approval is written."""
+    """False from a hold before the function is entered until its approval is written, or until
+    somebody has read what he would answer in place of the function."""
     ended: bool = False
     """Whether the call has ended: what still waits in the host's send queue is never written."""
 
@@ -346,7 +347,7 @@ class CallWait(Struct, eq=False):
 
 
 HoldOutcome: TypeAlias = Literal[
-    "open", "approved", "denied", "expired", "cancelled", "lost", "taken_back"
+    "open", "approved", "answered", "denied", "expired", "cancelled", "lost", "taken_back"
 ]
 """How a hold stands: `lost` is for a host that has left, and `cancelled` for any other end of the
 call."""
@@ -405,6 +406,8 @@ class HoldAnswer(NamedTuple):
     """SHA-256 of other arguments."""
     rules: bytes | None
     """SHA-256 of the rules that were granted."""
+    chunk: bytes | None
+    """SHA-256 of what was answered."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -416,7 +419,7 @@ class CallHold:
     """Its place among the holds of the room, as this node lists them."""
     keeper: HoldKeeper
     kind: str
-    """What is asked for: "approve"; "granted" is for a rule that may be taken back."""
+    """What is asked for: "approve" or "answer"; "granted" is for a rule that may be taken back."""
     tool: HeldTool
     asked_by: Identity
     """The host of the call; of an own question the participant that is about to make it."""
@@ -455,6 +458,8 @@ class CallHold:
     reason: str = ""
     """Why it was denied, in the words of the settler."""
     settled_at: float = 0.0
+    was_read: bool = False
+    """Whether its body was read by somebody who may settle it."""
 
     def __repr__(self) -> str:  # short, as that of `Delegation`
         return f"CallHold({self.id!r}, {self.outcome!r})"

@@ -1,5 +1,5 @@
-"""PROTOCOL.md, HOLD-5 to HOLD-9 and HOLD-14, on a virtual clock: whose time stands still, and for
-how long; how many holds there may be.
+"""PROTOCOL.md, HOLD-5 to HOLD-9, HOLD-14 and HOLD-17, on a virtual clock: whose time stands still,
+and for how long; how many holds there may be.
 """
 
 from __future__ import annotations
@@ -13,7 +13,13 @@ import pytest
 from support.parts.models import definition, participant
 from support.parts.router_harness import RouterHarness, phase, port_of
 from toolbus import ApiScope
-from toolbus.errors import AlreadyExists, ApprovalExpired, QuotaExceeded, RoomException
+from toolbus.errors import (
+    AlreadyExists,
+    ApprovalExpired,
+    NotFound,
+    QuotaExceeded,
+    RoomException,
+)
 from toolbus.wire import (
     Cancel,
     Dispatch,
@@ -21,6 +27,7 @@ from toolbus.wire import (
     Failed,
     Held,
     Hold,
+    Holds,
     RequestId,
     Result,
     Resumed,
@@ -71,13 +78,20 @@ class HeldRoom(RouterHarness):
         return int(dispatch.id)
 
     def hold(self, host: Connection, dispatch: int | None, **options: Any) -> CallHold:
-        request = Hold(RequestId(next(self.ids)), dispatch, "approve", DIGEST, b"\x80", options)
+        kind = options.pop("kind", "approve")
+        request = Hold(RequestId(next(self.ids)), dispatch, kind, DIGEST, b"\x80", options)
         self.requests.hold(host, request)
         return list(self.room_holds.open.values())[-1]
 
-    def settle(self, by: Connection, hold: CallHold, decision: str = "approve") -> None:
-        request = Settle(RequestId(next(self.ids)), hold.id, decision, DIGEST, {})
+    def settle(
+        self, by: Connection, hold: CallHold, decision: str = "approve", **options: Any
+    ) -> None:
+        request = Settle(RequestId(next(self.ids)), hold.id, decision, DIGEST, options)
         self.requests.settle(by, request)
+
+    def read(self, by: Connection, hold: CallHold) -> None:
+        request = Holds(RequestId(next(self.ids)), {"hold": hold.id})
+        run_steps(self.requests.holds(by, request))
 
     def pass_time(self, seconds: float) -> None:
         """Advance the clock in steps, so that what looks again and again does."""
@@ -389,6 +403,50 @@ def test_executed_is_no_until_the_approval_is_written(
         if isinstance(frame, Result)
     ]
     assert ("approved" in outcomes) is (stage in ("approved", "asked again"))
+
+
+ANSWER_ENDS: list[tuple[list[str], str]] = [
+    ([], "no"),
+    (["listed"], "no"),
+    (["read by another"], "no"),
+    (["denied"], "no"),
+    (["read"], "maybe"),
+    (["answered"], "maybe"),
+    (["read", "denied"], "maybe"),
+    (["read", "withdrawn", "asked again"], "maybe"),
+]
+
+
+@pytest.mark.parametrize(("steps", "executed"), ANSWER_ENDS)
+def test_executed_is_no_until_somebody_may_act_upon_what_he_read(
+    room: HeldRoom, steps: list[str], executed: str
+) -> None:
+    """HOLD-17: and the host is told with the end of its question."""
+    alice, bob, host = room.connection("alice"), room.connection("bob"), room.host("host", "t")
+    dispatch = room.begin(alice, 1)
+    hold = room.hold(host, dispatch, kind="answer")
+    for step in steps:
+        if step == "listed":
+            run_steps(room.requests.holds(alice, Holds(RequestId(9), {})))
+        elif step == "read":
+            room.read(alice, hold)
+        elif step == "read by another":
+            with pytest.raises(NotFound):
+                room.read(bob, hold)
+        elif step == "withdrawn":
+            room.router.cancel(host, Cancel(RequestId(hold.request_id), ""))
+        elif step == "asked again":
+            hold = room.hold(host, dispatch, kind="answer", entered=True)
+        elif step == "denied":
+            room.settle(alice, hold, "deny")
+        else:
+            room.settle(alice, hold, "answer", chunk=b"\x91\x00")
+    port_of(host).sent.clear()
+    is_open = not hold.ended
+    room.leave(host)
+    assert end_of(alice) == ("host_lost", executed)
+    if is_open and "asked again" not in steps:
+        assert phase(port_of(host).take_failed()) == ("host_lost", executed)
 
 
 def test_reply_of_a_host_while_it_holds_ends_the_wait_before_the_call(room: HeldRoom) -> None:

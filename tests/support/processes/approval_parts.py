@@ -84,9 +84,17 @@ async def decide(room: RoomClient, number: int, think_s: float, step: list[Any])
     tell("decided")
 
 
+async def answer(room: RoomClient, *chunks: Any) -> None:
+    """Answer what waits already."""
+    tell("ready")
+    for hold in await room.holds():
+        await room.answer(hold, *chunks)
+    tell("answered")
+
+
 async def main(part: str, *arguments: Any) -> None:
     async with RoomClient() as room:
-        parts: dict[str, Any] = {"host": host, "call": call, "decide": decide}
+        parts: dict[str, Any] = {"host": host, "call": call, "decide": decide, "answer": answer}
         await parts[part](room, *arguments)
 
 
