@@ -543,6 +543,46 @@ class Router:
                 self._cancel_at_host(call, "leaving")
                 self._fail(call, _lost_call_error(Unavailable, message, call))
 
+    # Holds at a host or a server that leaves (PROTOCOL.md, HOLD-15)
+
+    def may_wait(self, host: Connection, call: InFlightCall | None) -> bool:
+        """Whether a call that its host has not entered may wait for a person, or a lone question.
+
+        A nested call cannot be made elsewhere than at the server of the call around it.
+        """
+        if self.is_draining:
+            return call is not None and call.is_nested
+        return call is None or not host.participant.is_draining
+
+    def leaving_error(self) -> Unavailable:
+        """Make the error of what must not wait for a person here: it is asked again elsewhere."""
+        what = "the server is shutting down" if self.is_draining else "the host is leaving"
+        return Unavailable(
+            f"{what}, and waits for no person", executed="no", retry_after_s=_RETRY_AFTER_S
+        )
+
+    def end_holds_at(self, host: Connection) -> None:
+        """End what waits for a person at a host that leaves, or at a server that does."""
+        held = [call for call in host.dispatched.values() if self._has_to_move(call)]
+        self._ends.add(held, self._end_held)
+        for hold in list(host.asked.values()):
+            if hold.call is None and hold.kind == "approve":
+                hold.keeper.leave(hold)
+
+    def _has_to_move(self, call: InFlightCall) -> bool:
+        return call.is_held and not self.may_wait(call.host, call)
+
+    def _end_held(self, call: InFlightCall) -> None:
+        if not self._has_to_move(call):  # a person has decided before its turn came
+            return
+        assert call.wait is not None, "it is held"
+        for hold in list(call.wait.holds):
+            hold.keeper.leave(hold)
+        self._cancel_at_host(call, "leaving")
+        error = self.leaving_error()
+        error.details = {"digest": call.definition.digest}
+        self._fail(call, error)
+
     def _end_delegated(self, message: str, call: InFlightCall) -> None:
         """End a call that lost its authority, by its deadline if that has passed too."""
         if call.deadline_at <= self._loop.time() + CLOCK_S and not call.stands_still:

@@ -127,7 +127,7 @@ class HoldRequests:
         """Let something wait for a person; the decision is the reply, sent later.
 
         Raises:
-            Unavailable: Other nodes share the room.
+            Unavailable: Other nodes share the room; or the host or this server leaves.
             PermissionDenied: The call is not one that the participant runs.
             NotFound: There is no such toolkit or tool.
             DefinitionChanged: The toolkit is not the one that is asked about.
@@ -145,6 +145,9 @@ class HoldRequests:
         tool = self._tool_of(asker, request, call)
         is_entered = bool(read_option(request.options, "entered", bool))
         is_entered = is_entered or (call is not None and call.has_sent)
+        goes_on = is_entered or request.kind == "granted" or (is_own and call is not None)
+        if not (goes_on or self._router.may_wait(asker, call)):
+            raise self._router.leaving_error()
         approvers = self._read_approvers(asker, request.options)
         self.table.check_quotas(tool, asker.participant.identity)
         if asker.usage.held_bytes + len(request.body) > identity_usage.MAX_HELD_BYTES:
@@ -272,6 +275,10 @@ class HoldRequests:
         if not hold.open_connection.participant.is_present:
             outcome, error = "lost", HostLost("the host disconnected", executed="no")
         self._end(hold, outcome, failed(hold.request_id, error))
+
+    def leave(self, hold: CallHold) -> None:
+        """End a hold as lost: its host, or this server, leaves and waits for no person."""
+        self._end(hold, "lost", failed(hold.request_id, self._router.leaving_error()))
 
     def _end(self, hold: CallHold, outcome: HoldOutcome, reply: Frame, ticket: Any = None) -> None:
         asker = hold.open_connection

@@ -220,9 +220,14 @@ class Runner:
         return self.definitions.add(toolkit, public=public)
 
     async def idle(self) -> None:
-        """Wait until no call that arrived on this connection is running."""
+        """Wait until no call that arrived on this connection is running.
+
+        Those that wait for a person, and were not entered, are not waited for: see HOLD-15.
+        """
         while tasks := [
-            call.task for call in self._calls.values() if call.task and not call.task.done()
+            call.task
+            for call in self._calls.values()
+            if call.task and not (call.task.done() or call.is_held)
         ]:
             await asyncio.wait(tasks)
 
@@ -286,9 +291,13 @@ class Runner:
         if self._ask_person is None:
             raise Unavailable("this host has no connection", executed="no", retryable=False)
         demanded = demand.to_wire(call.hosted.digest)
-        with self._aside.waiting(call.identity):
-            self._admit_returning()
-            reply = await self._ask_person(call.dispatch.id, *demanded)
+        call.is_held = not demand.is_entered
+        try:
+            with self._aside.waiting(call.identity):
+                self._admit_returning()
+                reply = await self._ask_person(call.dispatch.id, *demanded)
+        finally:
+            call.is_held = False
         from toolbus.tools.approvals import decision_of
 
         return decision_of(reply)

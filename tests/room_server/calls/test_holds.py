@@ -84,6 +84,14 @@ class HeldRoom(RouterHarness):
         for _ in range(round(seconds * 10)):
             self.clock.advance(0.1)
 
+    def drain(self, host: Connection, *, is_server: bool) -> None:
+        """Let the host drain, or the server."""
+        if is_server:
+            self.router.is_draining = True
+        else:
+            self.room.state.drain(host.participant)
+        self.router.end_holds_at(host)
+
     def refusal_of_hold(self, host: Connection, dispatch: int | None, **options: Any) -> Any:
         with pytest.raises(RoomException) as refused:
             self.hold(host, dispatch, **options)
@@ -400,6 +408,71 @@ def test_reply_of_a_host_while_it_holds_ends_the_wait_before_the_call(room: Held
     assert [type(frame) for frame in port_of(alice).sent] == [Held, Resumed, Result]
     assert hold.outcome == "cancelled"
     assert phase(port_of(host).take_failed()) == ("cancelled", "no")
+
+
+LEAVING = [
+    ("host", "open", True),
+    ("host", "nested", True),
+    ("host", "entered", False),
+    ("host", "approved", False),
+    ("server", "open", True),
+    ("server", "nested", False),
+    ("server", "entered", False),
+    ("server", "approved", False),
+]
+
+
+@pytest.mark.parametrize(("who", "stage", "ends"), LEAVING)
+def test_who_leaves_waits_for_no_person(room: HeldRoom, who: str, stage: str, ends: bool) -> None:
+    """HOLD-15: nor begins to. What was entered goes on, and at a server what is within a call."""
+    alice, host, other = room.connection("alice"), room.host("host", "t"), room.host("other", "u")
+    outer = room.begin(alice, 1, "u.run")
+    caller, around = (other, {"parent": outer}) if stage == "nested" else (alice, {})
+    hold = room.hold(host, room.begin(caller, 2, **around), entered=stage == "entered")
+    asks_later = room.begin(caller, 3, **around)
+    if stage == "approved":
+        room.settle(alice, hold)
+    port_of(host).sent.clear()
+    room.drain(host, is_server=who == "server")
+    if ends:
+        assert hold.outcome == "lost"
+        assert [type(frame) for frame in port_of(host).sent] == [Failed, Cancel]
+        assert [type(frame) for frame in port_of(caller).sent][-2:] == [Resumed, Failed]
+        failed = port_of(caller).sent[-1]
+        assert isinstance(failed, Failed)
+        assert (*phase(failed), failed.retryable) == ("unavailable", "no", True)
+    else:
+        assert port_of(host).sent == []
+        assert hold.outcome == ("approved" if stage == "approved" else "open")
+    if (who, stage) == ("server", "nested"):
+        assert room.hold(host, asks_later).outcome == "open"
+    else:
+        refused = room.refusal_of_hold(host, asks_later)
+        assert (refused.code, refused.executed, refused.retryable) == ("unavailable", "no", True)
+        assert room.hold(host, asks_later, entered=True).outcome == "open"
+    room.leave(alice)
+    room.clock.advance(0)
+
+
+@pytest.mark.parametrize(("who", "outcome"), [("host", "lost"), ("server", "lost")])
+def test_question_of_no_call_is_asked_again_and_that_of_one_goes_on_with_it(
+    room: HeldRoom, who: str, outcome: str
+) -> None:
+    """HOLD-15."""
+    alice, host = room.connection("alice"), room.host("host", "t")
+    about = {"tool": "files.write", "local": True}
+    within = room.hold(host, room.begin(alice, 1), **about)
+    alone = room.hold(host, None, **about)
+    room.drain(host, is_server=who == "server")
+    assert (within.outcome, alone.outcome) == ("open", outcome)
+    failed = port_of(host).take_failed()
+    assert (*phase(failed), failed.retryable) == ("unavailable", "no", True)
+    if who == "server":
+        assert room.refusal_of_hold(host, None, **about).retryable
+    else:  # it has another connection by now, or leaves no server
+        room.router.cancel(host, Cancel(RequestId(room.hold(host, None, **about).request_id), ""))
+    room.leave(alice)
+    room.clock.advance(0)
 
 
 QUOTAS: list[tuple[str, int]] = [("MAX_OF_CALLER", 3), ("MAX_OF_HOST", 3), ("MAX_OF_ROOM", 3)]
