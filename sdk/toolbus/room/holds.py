@@ -79,7 +79,7 @@ class HoldInfo:
     left_s: float | None = None
     """Seconds until it expires; None if it does not, or is settled."""
     outcome: str = "open"
-    """"open"; then "approved", "denied", "expired", "cancelled", or "lost" with its host or server."""
+    """"open"; then "approved", "denied", "expired", "cancelled", or "lost" as its host leaves."""
     by: Participant | None = None
     """Who settled it."""
     reason: str = ""
