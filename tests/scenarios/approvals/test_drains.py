@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from support.deploy.balancer import balancer
+from support.patience import PATIENCE_S
 from support.processes.approval_parts import WITNESS, program
 from support.processes.logged_host import Host, host_of
 from support.processes.server_process import server_process
@@ -24,6 +26,7 @@ from toolbus import (
     Chunk,
     HeldCall,
     HoldInfo,
+    Key,
     Permissions,
     RoomClient,
     ToolCall,
@@ -32,14 +35,15 @@ from toolbus import (
     Turn,
     tool,
 )
-from toolbus_server.testing import TestServer
+from toolbus.wire import Notice, encode
+from toolbus_server.testing import TestServer, running_server
 
 GRACE = ("--drain", "600")
-ARGUMENTS = {"path": "a", "text": "b"}
 
 
-def calling(room: RoomClient, **options: Any) -> asyncio.Task[Any]:
-    return asyncio.create_task(room.invoke("files.write", ARGUMENTS, returns=str, **options))
+def calling(room: RoomClient, path: str = "a", **options: Any) -> asyncio.Task[Any]:
+    arguments = {"path": path, "text": "b"}
+    return asyncio.create_task(room.invoke("files.write", arguments, returns=str, **options))
 
 
 @asynccontextmanager
@@ -52,12 +56,12 @@ async def host_command(server: TestServer, witness: Path) -> AsyncIterator[Host]
         yield host
 
 
-async def asked(room: RoomClient) -> HoldInfo:
-    """Wait until something waits for a person, and read it."""
-    async with person_in(room) as person:
-        for hold in await room.holds():
-            return await room.hold(hold.id)
-        return await person.asked()
+async def asked(room: RoomClient, number: int = 1) -> list[HoldInfo]:
+    """Wait until so many calls wait for a person, and read them."""
+    async with asyncio.timeout(PATIENCE_S), room.events(["holds"]) as events:
+        while len(holds := await room.holds()) < number:
+            await anext(events)
+        return [await room.hold(hold.id) for hold in holds]
 
 
 async def test_call_that_waits_at_a_host_that_is_stopped_is_asked_again_at_another_at_once(
@@ -85,120 +89,110 @@ async def test_call_that_waits_at_a_host_that_is_stopped_is_asked_again_at_anoth
     assert witness.read_text() == "a: b\n"
 
 
-async def test_call_that_waits_at_a_server_that_is_stopped_is_asked_again_at_the_next(
+async def test_what_waits_at_a_server_that_is_stopped_is_asked_again_at_the_next(
     tmp_path: Path,
 ) -> None:
-    witness = tmp_path / "witness"
-    async with (
-        server_process(tmp_path, *GRACE) as server,
-        server.room("ann") as ann,
-        program(server, "host", "host", **{WITNESS: str(witness)}),
-    ):
-        call = calling(ann)
-        lost = await asked(ann)
-        assert await server.end(signal.SIGTERM) == 0
-        await server.start()
-        again = await asked(ann)
-        assert again.call_id == lost.call_id
-        await ann.approve(again)
-        assert await call == "wrote a"
-    assert witness.read_text() == "a: b\n"
-
-
-async def test_own_question_of_an_agent_is_asked_again_at_the_next_server(tmp_path: Path) -> None:
-    wrote: list[str] = []
+    """A call, and the question of an agent about a call that it has not made."""
+    witness, own = tmp_path / "witness", list[str]()
 
     @tool
-    async def write(path: str) -> str:
-        wrote.append(path)
-        return path
+    async def write(path: str) -> None:
+        own.append(path)
 
     always, permissions = [Toolkit("own", [write])], Permissions()
     async with (
         server_process(tmp_path, *GRACE) as server,
         server.room("ann") as ann,
         Turn(ann, always=always, permissions=permissions, approve="room") as turn,
+        program(server, "host", "host", **{WITNESS: str(witness)}),
     ):
-        call = asyncio.ensure_future(turn.call("own.write", path="a"))
-        first = await asked(ann)
+        calls = [calling(ann), asyncio.ensure_future(turn.call("own.write", path="a"))]
+        former = await asked(ann, 2)
         assert await server.end(signal.SIGTERM) == 0
         await server.start()
-        again = await asked(ann)
-        assert again.is_own
-        assert again.id != first.id
-        await ann.approve(again)
-        assert await call == "a"
-    assert wrote == ["a"]
+        again = await asked(ann, 2)
+        assert {hold.call_id for hold in again} == {hold.call_id for hold in former}
+        for hold in again:
+            await ann.approve(hold)
+        assert await asyncio.gather(*calls) == ["wrote a", None]
+    assert (witness.read_text(), own) == ("a: b\n", ["a"])
 
 
-class Gated:
-    """Hosts `files`, whose calls wait at a gate before anybody is asked, and run twice."""
-
-    def __init__(self) -> None:
-        self.wrote: list[str] = []
-        self.arrived = asyncio.Event()
-        self.gate = asyncio.Event()
-
-        @tool(approval=True)
-        async def write(path: str, text: str) -> str:
-            self.wrote.append(path)
-            if path != "again":
-                raise ToolFailed("it runs again as another call")
-            return path
-
-        async def waits(call: ToolCall, next: CallNext) -> AsyncIterator[Chunk]:
-            self.arrived.set()
-            await self.gate.wait()
-            try:
-                async for chunk in next(call):
-                    yield chunk
-            except ToolFailed:
-                async for chunk in next(replace(call, arguments={**ARGUMENTS, "path": "again"})):
-                    yield chunk
-
-        self.toolkit = Toolkit("files", [write], middlewares=[waits])
-
-
-async def test_call_that_asks_while_its_host_drains_is_asked_about_elsewhere(
+async def test_call_waits_at_a_host_that_drains_only_if_it_was_entered(
     server: TestServer, tmp_path: Path
 ) -> None:
-    gated, witness = Gated(), tmp_path / "witness"
+    """Two calls ask while it drains: a second attempt, and one that goes to another host."""
+    wrote: list[str] = []
+    gate, arrived = asyncio.Event(), asyncio.Semaphore(0)
+
+    @tool(approval=True)
+    async def write(path: str, text: str) -> str:
+        wrote.append(text)
+        if text == "b":
+            raise ToolFailed("it is tried again with another text")
+        return text
+
+    async def twice(call: ToolCall, next: CallNext) -> AsyncIterator[Chunk]:
+        for text in ("b", "c") if call.arguments["path"] == "a" else ("b",):
+            if wrote or text == "c":
+                arrived.release()
+                await gate.wait()
+            with suppress(ToolFailed):
+                async for chunk in next(replace(call, arguments={"path": "a", "text": text})):
+                    yield chunk
+
     async with (
         server.room("ann") as ann,
         person_in(ann) as person,
         server.room("host") as host,
-        host.host(gated.toolkit),
+        host.host(Toolkit("files", [write], middlewares=[twice])),
     ):
-        call = calling(ann)
-        await gated.arrived.wait()
-        async with program(server, "host", "host", **{WITNESS: str(witness)}):
+        entered = calling(ann)
+        await ann.approve(await person.asked())
+        await arrived.acquire()
+        other = calling(ann, path="other")
+        await arrived.acquire()
+        async with program(server, "host", "host", **{WITNESS: str(tmp_path / "witness")}):
             draining = asyncio.create_task(host.drain(600))
             await until_hosts(ann, "files", 1)
-            gated.gate.set()
+            gate.set()
+            for hold in await asked(ann, 2):
+                await ann.approve(hold)
+            assert await asyncio.gather(entered, other) == ["c", "wrote other"]
             await draining
-            await ann.approve(await person.asked())
-            assert await call == "wrote a"
-    assert gated.wrote == []
+    assert wrote == ["b", "c"]
 
 
-async def test_call_that_was_entered_keeps_its_question_and_has_the_grace(
-    server: TestServer,
-) -> None:
-    gated = Gated()
-    gated.gate.set()
+async def test_call_at_a_host_that_moves_to_another_server_is_asked_again_there() -> None:
+    """LEAVE-11: by the frame `drain` of its former connection."""
+    wrote: list[str] = []
+
+    @tool(approval=True)
+    async def write(path: str, text: str) -> str:
+        wrote.append(text)
+        return text
+
+    key = Key.generate(kid="test", iss="acme")
     async with (
-        server.room("ann") as ann,
-        person_in(ann) as person,
-        server.room("host") as host,
-        host.host(gated.toolkit),
+        balancer() as address,
+        running_server(key=key) as first,
+        running_server(key=key) as second,
     ):
-        call = calling(ann)
-        await ann.approve(await person.asked())
-        await person.settled()
-        hold = await person.asked()
-        draining = asyncio.create_task(host.drain(600))
-        await until_hosts(ann, "files", 0)
-        await ann.approve(hold)
-        assert await call == "again"
-        await draining
-    assert gated.wrote == ["a", "again"]
+        address.lead_to(first.url)
+        url, token = address.url, first.token
+        async with (
+            RoomClient(url, room="lab", token=token("host")) as host,
+            RoomClient(url, room="lab", token=token("ann")) as ann,
+            second.room("ann") as person,
+            host.host(Toolkit("files", [write])),
+        ):
+            call = calling(ann)
+            (former,) = await asked(ann)
+            address.lead_to(second.url)
+            for connection in first.server.hub.rooms["lab"].routed.connections.values():
+                connection.port.send_message(encode(Notice("move", {})))
+            (again,) = await asked(person)
+            assert again.call_id == former.call_id
+            await person.approve(again)
+            assert await call == "b"
+    assert wrote == ["b"]
