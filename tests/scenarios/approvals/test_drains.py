@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,14 +46,10 @@ def calling(room: RoomClient, path: str = "a", **options: Any) -> asyncio.Task[A
     return asyncio.create_task(room.invoke("files.write", arguments, returns=str, **options))
 
 
-@asynccontextmanager
-async def host_command(server: TestServer, witness: Path) -> AsyncIterator[Host]:
-    """Run `toolbus host` until the block ends."""
+def host_command(server: TestServer, witness: Path) -> AbstractAsyncContextManager[Host]:
+    """Run `toolbus host` while the block runs."""
     command = ["-m", "toolbus", "host", "support.processes.approval_parts:FILES", *GRACE]
-    variables = {WITNESS: str(witness)}
-    async with host_of(server.url, server.token("host"), command, **variables) as host:
-        await host.wait_for_log("hosting files")
-        yield host
+    return host_of(server.url, server.token("host"), command, **{WITNESS: str(witness)})
 
 
 async def asked(room: RoomClient, number: int = 1) -> list[HoldInfo]:
@@ -69,20 +65,17 @@ async def test_call_that_waits_at_a_host_that_is_stopped_is_asked_again_at_anoth
 ) -> None:
     """Its time has stood still, and goes on for the moment between the two."""
     witness, seen = tmp_path / "witness", list[HeldCall]()
-    async with (
-        server.room("ann") as ann,
-        person_in(ann) as person,
-        host_command(server, witness) as first,
-    ):
+    async with server.room("ann") as ann, host_command(server, witness) as first:
+        await until_hosts(ann, "files", 1)
         call = calling(ann, timeout_s=5, on_held=seen.append)
-        lost = await person.asked()
-        async with host_command(server, witness):  # its start takes a while
+        (lost,) = await asked(ann)
+        async with host_command(server, witness):
+            await until_hosts(ann, "files", 2)  # it takes a while
             first.signal(signal.SIGTERM)
-            assert (await person.settled()).outcome == "lost"
-            again = await person.asked()
-            assert (again.replaces, again.call_id) == (lost.id, lost.call_id)
             assert await first.ended() == 0
             assert "waiting up to" not in first.output
+            (again,) = await asked(ann)
+            assert (again.replaces, again.call_id) == (lost.id, lost.call_id)
             await ann.approve(again)
             assert await call == "wrote a"
     assert [held.outcome for held in seen] == ["open", "lost", "open", "approved"]
