@@ -430,7 +430,7 @@ LEAVING = [
 def test_who_leaves_waits_for_no_person(room: HeldRoom, who: str, stage: str, outcome: str) -> None:
     """HOLD-15: nor begins to. What was entered goes on, and at a server what is within a call."""
     alice, host, other = room.connection("alice"), room.host("host", "t"), room.host("other", "u")
-    around = {"parent": room.begin(alice, 1, "u.run")} if stage == "nested" else {}
+    around: dict[str, Any] = {"parent": room.begin(alice, 1, "u.run")} if stage == "nested" else {}
     caller = other if around else alice
     hold = room.hold(host, room.begin(caller, 2, **around), entered=stage == "entered")
     asks_later = room.begin(caller, 3, **around)

@@ -151,7 +151,7 @@ async def test_call_waits_at_a_host_that_drains_only_if_it_was_entered(
             gate.set()
             for hold in await asked(ann, 2):
                 await ann.approve(hold)
-            assert await asyncio.gather(entered, other) == ["c", "wrote other"]
+            assert (await entered, await other) == ("c", "wrote other")
             await draining
     assert wrote == ["b", "c"]
 
