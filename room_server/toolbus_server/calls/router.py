@@ -499,6 +499,8 @@ class Router:
         """End a call that its caller cancels; drop the frame if it is not in flight."""
         call = caller.calls.get(cancel.id)
         if call is not None:
+            if cancel.reason == "leaving" and call.is_held:  # the node of its caller shuts down
+                _leave_holds(call)
             self._cancel(call, "the caller cancelled the call")
         elif cancel.id in caller.asked:
             hold = caller.asked[cancel.id]
@@ -564,7 +566,7 @@ class Router:
     def end_holds_at(self, host: Connection) -> None:
         """End what waits for a person at a host that leaves, or at a server that does."""
         held = [call for call in host.dispatched.values() if self._has_to_move(call)]
-        self._ends.add(held, self._end_held)
+        self._ends.add(held, self.end_held)
         for hold in list(host.asked.values()):
             if hold.call is None and hold.kind == "approve":
                 hold.keeper.leave(hold)
@@ -572,12 +574,11 @@ class Router:
     def _has_to_move(self, call: InFlightCall) -> bool:
         return call.is_held and not self.may_wait(call.host, call)
 
-    def _end_held(self, call: InFlightCall) -> None:
-        if not self._has_to_move(call):  # a person has decided before its turn came
+    def end_held(self, call: InFlightCall) -> None:
+        """End a call that must not wait for a person here, unless a person has decided."""
+        if not self._has_to_move(call):
             return
-        assert call.wait is not None, "it is held"
-        for hold in list(call.wait.holds):
-            hold.keeper.leave(hold)
+        _leave_holds(call)
         self._cancel_at_host(call, "leaving")
         error = self.leaving_error()
         error.details = {"digest": call.definition.digest}
@@ -667,6 +668,12 @@ class Router:
         self._idle = asyncio.Event()
         if self.in_flight:
             await self._idle.wait()
+
+
+def _leave_holds(call: InFlightCall) -> None:
+    assert call.wait is not None, "it is held"
+    for hold in list(call.wait.holds):
+        hold.keeper.leave(hold)
 
 
 def _fill_header(

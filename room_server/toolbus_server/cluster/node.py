@@ -19,7 +19,7 @@ from redis.asyncio.connection import ConnectionPool
 from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import NoHost, Unavailable
 from toolbus.wire import AssessDispatch, Dispatch, unpack_body
-from toolbus_server.calls.call_state import Connection, RoutedRoom
+from toolbus_server.calls.call_state import Connection, InFlightCall, RoutedRoom
 from toolbus_server.calls.call_statistics import NodeCallReport
 from toolbus_server.calls.delegation import CallContext
 from toolbus_server.cluster.isolation import (
@@ -38,7 +38,16 @@ from toolbus_server.cluster.lease import (
     RefusalLog,
     check_node_name,
 )
-from toolbus_server.cluster.peer import ADMIN_ACTION, MESSAGE, Peer, RelayedCall, inbox_of
+from toolbus_server.cluster.peer import (
+    ADMIN_ACTION,
+    HOLD,
+    HOLD_REQUEST,
+    MESSAGE,
+    OPEN_HOLDS,
+    Peer,
+    RelayedCall,
+    inbox_of,
+)
 from toolbus_server.cluster.peer_link import BATCH_PREFIX, decode_batch
 from toolbus_server.cluster.redis.client import INBOX_WINDOW_BYTES, RedisClient, RedisUnavailable
 from toolbus_server.cluster.remote_admin import RemoteAdmin
@@ -241,12 +250,26 @@ class Node:
             return
         elif kind == MESSAGE:
             replica.subscribers.deliver(*rest[1:])
+        elif kind == HOLD:
+            replica.holds.receive(node, rest[1])
+        elif kind == OPEN_HOLDS:
+            replica.holds.receive_open(node, rest[1])
+        elif kind == HOLD_REQUEST:
+            self._start_task(self._rooms.answer_hold_request(node, *rest))
         else:
             replica.monitor.receive_report(node, NodeCallReport(*rest[1]))
 
-    def resend_report(self, node: str) -> None:
-        """Send the reports of calls to another node again."""
-        self._rooms.resend_report(node)
+    def on_held(self, call: InFlightCall, data: dict[str, Any]) -> None:
+        """Let a call stand still, as its node, or one behind it, waits for a person."""
+        replica = self._rooms.replica_of(data["room"])
+        hold = None if replica is None else replica.holds.read(data["node"], data["packed"])
+        open_room = self._hub.rooms.get(data["room"])
+        if hold is not None and open_room is not None:
+            open_room.hold_requests.held_elsewhere(call, hold, data)
+
+    def resend_reports(self, node: str) -> None:
+        """Send the reports of calls, and all holds, to another node again."""
+        self._rooms.resend_reports(node)
 
     def execute_elsewhere(self, action: str, options: dict[str, Any]) -> None:
         """Send an administrator's action to all other nodes; returns at once."""
@@ -280,7 +303,7 @@ class Node:
         """
         if not self._hub.accepts_remote_calls:
             raise NoHost("the host's server has left", retry_after_s=0.05)
-        room_name, host_id, caller_id, principal_id, hops, is_named, dispatch = call
+        room_name, host_id, caller_id, principal_id, hops, is_named, waits, dispatch = call
         open_room = self._hub.rooms.get(room_name)
         host = None if open_room is None else open_room.routed.connections.get(host_id)
         if (
@@ -309,6 +332,8 @@ class Node:
         timeout_s = inf if dispatch.remaining_ms is None else dispatch.remaining_ms / 1000
         router = self._hub.router
         opened = router.open_call(caller, dispatch, (toolkit, tool, context, host), timeout_s)
+        if waits is not None:
+            opened.purpose, opened.approval_s = waits
         if isinstance(dispatch, AssessDispatch):
             router.dispatch(opened, dispatch, header, None)
             return
