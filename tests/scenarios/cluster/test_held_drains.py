@@ -14,7 +14,7 @@ from support.nodes.cluster import nodes, until_listed, until_present
 from support.patience import PATIENCE_S
 from support.redis.server import RedisPlace, any_redis
 from support.rooms.approvals import person_in
-from toolbus import ApiScope, RoomClient, Toolkit, tool
+from toolbus import ApiScope, CallNext, Chunk, RoomClient, ToolCall, Toolkit, tool
 
 pytestmark = pytest.mark.redis
 APPROVER = replace(ApiScope.full(), approve_all=("*",))
@@ -26,12 +26,19 @@ async def redis() -> AsyncIterator[RedisPlace]:
         yield server
 
 
-@pytest.mark.parametrize("who", ["host", "ann"])
+@pytest.mark.parametrize(("who", "asks_later"), [("host", False), ("ann", False), ("ann", True)])
 async def test_call_over_nodes_is_asked_again_once_one_of_them_is_stopped(
-    redis: RedisPlace, who: str
+    redis: RedisPlace, who: str, asks_later: bool
 ) -> None:
-    """That of the host, or that of the caller: both move to the node of who approves."""
+    """That of the host, or of the caller: who was there moves to the node of who approves."""
     wrote: list[str] = []
+    arrived, gate = asyncio.Event(), asyncio.Event()
+
+    async def waits(call: ToolCall, next: CallNext) -> AsyncIterator[Chunk]:
+        arrived.set()
+        await gate.wait()
+        async for chunk in next(call):
+            yield chunk
 
     @tool(approval=True)
     async def write(text: str) -> str:
@@ -52,7 +59,7 @@ async def test_call_over_nodes_is_asked_again_once_one_of_them_is_stopped(
             )
             for name in ("host", "ann")
         ]
-        await stack.enter_async_context(host.host(Toolkit("files", [write])))
+        await stack.enter_async_context(host.host(Toolkit("files", [write], middlewares=[waits])))
         carol = await stack.enter_async_context(last.room("carol", api=APPROVER))
         await until_listed(ann, "files")
         await until_listed(carol, "files")
@@ -60,10 +67,19 @@ async def test_call_over_nodes_is_asked_again_once_one_of_them_is_stopped(
         await until_present(carol, "ann", "host")
         person = await stack.enter_async_context(person_in(carol))
         call = asyncio.create_task(ann.invoke("files.write", {"text": "a"}, returns=str))
-        lost = await person.asked()
+        await arrived.wait()
         address.lead_to(last.url)
+        if not asks_later:
+            gate.set()
+            await person.added()
         stopping = asyncio.create_task(leaves.server.stop())
-        assert (await person.settled()).outcome == "lost"
+        if asks_later:
+            while not leaves.server.hub.router.is_draining:  # noqa: ASYNC110 - there is no event
+                await asyncio.sleep(0.01)
+            gate.set()
+            await person.added()
+        lost = await person.settled()
+        assert lost.outcome == "lost"
         again = await person.asked()
         assert (again.replaces, again.call_id) == (lost.id, lost.call_id)
         await carol.approve(again)
