@@ -548,19 +548,20 @@ class Router:
     # Holds at a host or a server that leaves (PROTOCOL.md, HOLD-15)
 
     def may_wait(self, host: Connection, call: InFlightCall | None) -> bool:
-        """Whether a call that its host has not entered may wait for a person, or a lone question.
+        """Whether a call that its host has not entered may wait here, or a question of no call."""
+        return not (self.is_draining or (call is not None and host.participant.is_draining))
 
-        A nested call cannot be made elsewhere than at the server of the call around it.
+    def leaving_error(self, *, is_nested: bool) -> Unavailable:
+        """Make the error of what must not wait for a person here: it is asked again elsewhere.
+
+        What is nested can be asked only at the server of the call around it, whose tool goes on.
         """
-        if self.is_draining:
-            return call is not None and call.is_nested
-        return call is None or not host.participant.is_draining
-
-    def leaving_error(self) -> Unavailable:
-        """Make the error of what must not wait for a person here: it is asked again elsewhere."""
         what = "the server is shutting down" if self.is_draining else "the host is leaving"
         return Unavailable(
-            f"{what}, and waits for no person", executed="no", retry_after_s=_RETRY_AFTER_S
+            f"{what}, and waits for no person",
+            executed="no",
+            retryable=not (self.is_draining and is_nested),
+            retry_after_s=_RETRY_AFTER_S,
         )
 
     def end_holds_at(self, host: Connection) -> None:
@@ -568,7 +569,7 @@ class Router:
         held = [call for call in host.dispatched.values() if self._has_to_move(call)]
         self._ends.add(held, self.end_held)
         for hold in list(host.asked.values()):
-            if hold.call is None and hold.kind == "approve":
+            if hold.is_own and (hold.call is None or self.is_draining):
                 hold.keeper.leave(hold)
 
     def _has_to_move(self, call: InFlightCall) -> bool:
@@ -580,7 +581,7 @@ class Router:
             return
         _leave_holds(call)
         self._cancel_at_host(call, "leaving")
-        error = self.leaving_error()
+        error = self.leaving_error(is_nested=call.is_nested)
         error.details = {"digest": call.definition.digest}
         self._fail(call, error)
 

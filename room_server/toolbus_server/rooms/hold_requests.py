@@ -155,9 +155,9 @@ class HoldRequests:
         tool = self._tool_of(asker, request, call)
         is_entered = bool(read_option(request.options, "entered", bool))
         is_entered = is_entered or (call is not None and call.has_sent)
-        goes_on = is_entered or request.kind == "granted" or (is_own and call is not None)
-        if not (goes_on or self._router.may_wait(asker, call)):
-            raise self._router.leaving_error()
+        goes_on = request.kind == "granted" or (is_entered and not is_own)
+        if not (goes_on or self._router.may_wait(asker, None if is_own else call)):
+            raise self._router.leaving_error(is_nested=_is_nested(call, is_own=is_own))
         approvers = self._read_approvers(asker, request.options)
         self.table.check_quotas(tool, asker.participant.identity)
         if asker.usage.held_bytes + len(request.body) > identity_usage.MAX_HELD_BYTES:
@@ -293,8 +293,9 @@ class HoldRequests:
         """End a hold as lost: its host, or this server, leaves and waits for no person."""
         if hold.node:  # which ends it too, by the cancel of the call
             self._send(self.table.release(hold, "lost", self._loop.time()))
-        else:
-            self._end(hold, "lost", failed(hold.request_id, self._router.leaving_error()))
+            return
+        error = self._router.leaving_error(is_nested=_is_nested(hold.call, is_own=hold.is_own))
+        self._end(hold, "lost", failed(hold.request_id, error))
 
     def _end(
         self,
@@ -659,6 +660,11 @@ def _call_of(asker: Connection, request: Hold) -> InFlightCall | None:
         if not all(hold.is_own for hold in call.wait.holds):
             raise bad_option("dispatch", "waits for a person already")
     return call
+
+
+def _is_nested(call: InFlightCall | None, *, is_own: bool) -> bool:
+    """Whether a hold is about a call within one that is in flight here."""
+    return call is not None and (is_own or call.is_nested)
 
 
 def _tool_of_call(call: InFlightCall | None) -> HeldTool:

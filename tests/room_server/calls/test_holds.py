@@ -420,7 +420,7 @@ LEAVING = [
     ("host", "entered", "open"),
     ("host", "approved", "approved"),
     ("server", "open", "lost"),
-    ("server", "nested", "open"),
+    ("server", "nested", "lost"),
     ("server", "entered", "open"),
     ("server", "approved", "approved"),
 ]
@@ -428,10 +428,10 @@ LEAVING = [
 
 @pytest.mark.parametrize(("who", "stage", "outcome"), LEAVING)
 def test_who_leaves_waits_for_no_person(room: HeldRoom, who: str, stage: str, outcome: str) -> None:
-    """HOLD-15: nor begins to. What was entered goes on, and at a server what is within a call."""
+    """HOLD-15: nor begins to. What was entered goes on; what is nested cannot be made elsewhere."""
     alice, host, other = room.connection("alice"), room.host("host", "t"), room.host("other", "u")
     around: dict[str, Any] = {"parent": room.begin(alice, 1, "u.run")} if stage == "nested" else {}
-    caller = other if around else alice
+    caller, retryable = (other, who == "host") if around else (alice, True)
     hold = room.hold(host, room.begin(caller, 2, **around), entered=stage == "entered")
     asks_later = room.begin(caller, 3, **around)
     if stage == "approved":
@@ -442,29 +442,31 @@ def test_who_leaves_waits_for_no_person(room: HeldRoom, who: str, stage: str, ou
     if outcome == "lost":
         assert [type(frame) for frame in port_of(host).sent] == [Failed, Cancel]
         resumed, failed = port_of(caller).sent[-2:]
-        assert (type(resumed), *refusal_of(failed)) == (Resumed, "unavailable", "no", True)
+        assert (type(resumed), *refusal_of(failed)) == (Resumed, "unavailable", "no", retryable)
     else:
         assert port_of(host).sent == []
-    if around and who == "server":
-        assert room.hold(host, asks_later).outcome == "open"
-    else:
-        assert room.refusal_of_hold(host, asks_later).retryable
-        assert room.hold(host, asks_later, entered=True).outcome == "open"
+    assert room.refusal_of_hold(host, asks_later).retryable is retryable
+    assert room.hold(host, asks_later, entered=True).outcome == "open"
     room.leave(alice)
     room.clock.advance(0)
 
 
-@pytest.mark.parametrize("who", ["host", "server"])
-def test_question_of_no_call_is_to_be_asked_again_and_that_of_one_goes_on(
-    room: HeldRoom, who: str
+@pytest.mark.parametrize(("who", "within"), [("host", "open"), ("server", "lost")])
+def test_own_question_ends_with_its_server_and_that_of_no_call_is_to_be_asked_again(
+    room: HeldRoom, who: str, within: str
 ) -> None:
     """HOLD-15."""
     alice, host = room.connection("alice"), room.host("host", "t")
     about = {"tool": "files.write", "local": True}
-    within, alone = room.hold(host, room.begin(alice, 1), **about), room.hold(host, None, **about)
+    dispatch = room.begin(alice, 1)
+    holds = room.hold(host, dispatch, **about), room.hold(host, None, **about)
     room.drain(host, is_server=who == "server")
-    assert (within.outcome, alone.outcome) == ("open", "lost")
+    assert [hold.outcome for hold in holds] == [within, "lost"]
     assert refusal_of(port_of(host).sent[-1]) == ("unavailable", "no", True)
+    if who == "server":
+        assert refusal_of(port_of(host).sent[0]) == ("unavailable", "no", False)
+        assert room.refusal_of_hold(host, None, **about).retryable
+        assert not room.refusal_of_hold(host, dispatch, **about).retryable
     room.leave(alice)
     room.clock.advance(0)
 
