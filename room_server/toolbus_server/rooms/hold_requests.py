@@ -292,7 +292,7 @@ class HoldRequests:
     def leave(self, hold: CallHold) -> None:
         """End a hold as lost: its host, or this server, leaves and waits for no person."""
         if hold.node:  # which ends it too, by the cancel of the call
-            self._send(self.table.release(hold, "lost", self._loop.time()))
+            self._release(hold, "lost")
             return
         error = self._router.leaving_error(is_nested=_is_nested(hold.call, is_own=hold.is_own))
         self._end(hold, "lost", failed(hold.request_id, error))
