@@ -545,7 +545,7 @@ class Router:
                 self._cancel_at_host(call, "leaving")
                 self._fail(call, _lost_call_error(Unavailable, message, call))
 
-    # Holds at a host or a server that leaves (PROTOCOL.md, HOLD-15)
+    # Holds at a host or a server that leaves (PROTOCOL.md, HOLD-18)
 
     def may_wait(self, host: Connection, call: InFlightCall | None) -> bool:
         """Whether a call that its host has not entered may wait here, or a question of no call."""

@@ -37,7 +37,7 @@ _MOVE = encode(Notice("move", {}))
 async def drain(hub: Hub, drain_s: float) -> None:
     """Notify participants, and wait until all have left or no call is in flight.
 
-    What waits for a person ends at once (PROTOCOL.md, HOLD-15): it is not in flight any more.
+    What waits for a person ends at once (PROTOCOL.md, HOLD-18): it is not in flight any more.
     """
     hub.router.is_draining = True
     notice = encode(Notice("leaving", {"grace_ms": int(drain_s * 1000)}))

@@ -189,7 +189,7 @@ class Caller:
         """Send a `Hold` with these fields on the current connection; return the decision.
 
         A lost connection is waited for. If this task is cancelled, the question is withdrawn. A
-        question of no running call is asked again where its server leaves (HOLD-15). `on_result` is
+        question of no running call is asked again where its server leaves (HOLD-18). `on_result` is
         as of `ask`.
 
         Raises what the server refuses it with, `ApprovalExpired`, and `Unavailable` at a server

@@ -222,7 +222,7 @@ class Runner:
     async def idle(self) -> None:
         """Wait until no call that arrived on this connection is running.
 
-        Those that wait for a person, and were not entered, are not waited for: see HOLD-15.
+        Those that wait for a person, and were not entered, are not waited for: see HOLD-18.
         """
         while tasks := [
             call.task

@@ -428,7 +428,7 @@ LEAVING = [
 
 @pytest.mark.parametrize(("who", "stage", "outcome"), LEAVING)
 def test_who_leaves_waits_for_no_person(room: HeldRoom, who: str, stage: str, outcome: str) -> None:
-    """HOLD-15: nor begins to. What was entered goes on; what is nested cannot be made elsewhere."""
+    """HOLD-18: nor begins to. What was entered goes on; what is nested cannot be made elsewhere."""
     alice, host, other = room.connection("alice"), room.host("host", "t"), room.host("other", "u")
     around: dict[str, Any] = {"parent": room.begin(alice, 1, "u.run")} if stage == "nested" else {}
     caller, retryable = (other, who == "host") if around else (alice, True)
@@ -455,7 +455,7 @@ def test_who_leaves_waits_for_no_person(room: HeldRoom, who: str, stage: str, ou
 def test_own_question_ends_with_its_server_and_that_of_no_call_is_to_be_asked_again(
     room: HeldRoom, who: str, within: str
 ) -> None:
-    """HOLD-15."""
+    """HOLD-18."""
     alice, host = room.connection("alice"), room.host("host", "t")
     about = {"tool": "files.write", "local": True}
     dispatch = room.begin(alice, 1)

@@ -1,4 +1,4 @@
-"""PROTOCOL.md, HOLD-15: a server or a host that is stopped does not wait for a person.
+"""PROTOCOL.md, HOLD-18: a server or a host that is stopped does not wait for a person.
 
 What waits is asked again elsewhere, and runs once. The grace is 10 minutes: what used it would end
 no test.

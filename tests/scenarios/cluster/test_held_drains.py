@@ -1,4 +1,4 @@
-"""PROTOCOL.md, HOLD-15: a node that is stopped does not wait for a person, whoever is there."""
+"""PROTOCOL.md, HOLD-18: a node that is stopped does not wait for a person, whoever is there."""
 
 from __future__ import annotations
 

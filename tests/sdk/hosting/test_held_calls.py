@@ -165,7 +165,7 @@ async def test_time_of_the_tool_stands_still_until_its_call_has_a_place(
 async def test_host_that_drains_waits_for_calls_that_run_and_not_for_persons(
     host_stage: HostStage,
 ) -> None:
-    """HOLD-15."""
+    """HOLD-18."""
     gated = Gated()
     server = host_stage.server(gated.tool())
     server.dispatch(1, "write", number=1)
