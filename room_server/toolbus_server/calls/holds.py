@@ -410,7 +410,7 @@ class RoomHolds:
                 del self.counts[quota]
 
     def _lost_hold_of(self, hold: CallHold, now: float) -> str:
-        """Return the hold of an earlier attempt of the call, whose host was lost meanwhile."""
+        """Return the hold of an earlier attempt of the call, if it was lost with its host."""
         caller, call_id = hold.tool.caller, hold.tool.call_id
         if caller is None or not call_id:
             return ""

@@ -141,6 +141,7 @@ class HoldRequests:
         """Let something wait for a person; the decision is the reply, sent later.
 
         Raises:
+            Unavailable: The host, or this server, leaves.
             PermissionDenied: The call is not one that the participant runs.
             NotFound: There is no such toolkit or tool.
             DefinitionChanged: The toolkit is not the one that is asked about.
@@ -157,6 +158,9 @@ class HoldRequests:
         tool = self._tool_of(asker, request, call)
         is_entered = bool(read_option(request.options, "entered", bool))
         is_entered = is_entered or (call is not None and call.has_sent)
+        goes_on = request.kind == "granted" or (is_entered and not is_own)
+        if not (goes_on or self._router.may_wait(asker, None if is_own else call)):
+            raise self._router.leaving_error(is_nested=_is_nested(call, is_own=is_own))
         approvers = self._read_approvers(asker, request.options)
         self.table.check_quotas(tool, asker.participant.identity)
         if asker.usage.held_bytes + len(request.body) > identity_usage.MAX_HELD_BYTES:
@@ -291,6 +295,14 @@ class HoldRequests:
             error = HostLost("the host disconnected", executed=executed_of(hold))
         self._end(hold, outcome, failed(hold.request_id, error))
 
+    def leave(self, hold: CallHold) -> None:
+        """End a hold as lost: its host, or this server, leaves and waits for no person."""
+        if hold.node:  # which ends it too, by the cancel of the call
+            self._release(hold, "lost")
+            return
+        error = self._router.leaving_error(is_nested=_is_nested(hold.call, is_own=hold.is_own))
+        self._end(hold, "lost", failed(hold.request_id, error))
+
     def _end(
         self,
         hold: CallHold,
@@ -389,6 +401,7 @@ class HoldRequests:
         self._send(change)
         if hold.ends_at != inf:
             self._timers.add(hold.ends_at + _ACKNOWLEDGED_S, hold)
+        self._router.end_held(call)
 
     def resumed_elsewhere(self, call: InFlightCall, data: dict[str, Any]) -> None:
         """Let a call go on; from an approval on its host may enter the function."""
@@ -693,6 +706,11 @@ def _call_of(asker: Connection, request: Hold) -> InFlightCall | None:
         if not all(hold.is_own for hold in call.wait.holds):
             raise bad_option("dispatch", "waits for a person already")
     return call
+
+
+def _is_nested(call: InFlightCall | None, *, is_own: bool) -> bool:
+    """Whether a hold is about a call within one that is in flight here."""
+    return call is not None and (is_own or call.is_nested)
 
 
 def _tool_of_call(call: InFlightCall | None) -> HeldTool:
