@@ -364,7 +364,7 @@ class RoomHolds:
             self.settled_of[hold.asked_by] += 1
             if self.settled_of[hold.asked_by] > MAX_SETTLED_OF_ASKER:
                 same = (old for old in self.settled.values() if old.asked_by == hold.asked_by)
-                self._forget(next(same))
+                self.forget(next(same))
             self.drop_old(now)
         hold.asker = None
         # What has ended is not held in memory for `SETTLED_S`: a call, connections, a definition.
@@ -375,7 +375,7 @@ class RoomHolds:
         """Let go on at this node what stands still because of a hold alone."""
         if hold.call is not None and hold.call.wait is not None:
             hold.call.wait.holds.remove(hold)
-            if not hold.is_own:
+            if not (hold.is_own or hold.node):
                 hold.call.wait.asked_s += now - hold.opened_at
         change = HoldChange([], [])
         for call in hold.stopped:
@@ -394,9 +394,10 @@ class RoomHolds:
             oldest = next(iter(self.settled.values()))
             if len(self.settled) <= MAX_SETTLED and now - oldest.settled_at < SETTLED_S:
                 return
-            self._forget(oldest)
+            self.forget(oldest)
 
-    def _forget(self, hold: CallHold) -> None:
+    def forget(self, hold: CallHold) -> None:
+        """List a settled hold no more."""
         del self.settled[hold.id]
         self.settled_of[hold.asked_by] -= 1
         if not self.settled_of[hold.asked_by]:

@@ -11,7 +11,7 @@ import asyncio
 import secrets
 from asyncio import shield
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from math import inf
@@ -278,7 +278,7 @@ class HoldRequests:
         wait.ended = True
         for hold in list(wait.holds):
             if hold.node:
-                self._send(self.table.release(hold, "cancelled", self._loop.time()))
+                self._release(hold, "cancelled")
             else:
                 self.withdraw(hold)
 
@@ -339,26 +339,30 @@ class HoldRequests:
     def _data_for_node(self, hold: CallHold, is_entered: bool) -> dict[str, Any]:
         return self._replication.wait_data(hold, is_entered=is_entered)
 
-    def receive(self, hold: CallHold) -> CallHold:
-        """List a hold that another node has published, or that it was settled; return it."""
+    def receive(self, hold: CallHold) -> None:
+        """List a hold that another node has published, or that it was settled."""
         known = self.table.open.get(hold.id) or self.table.settled.get(hold.id)
-        if known is not None and known.node != hold.node:
+        if known is not None and _name_of(known.node) != _name_of(hold.node):
             _logger.error("two nodes have a hold %s: that of %s counts", hold.id, known.node)
-        elif known is None:
-            known, outcome, hold.outcome = hold, hold.outcome, "open"
+            return
+        if known is not None and known.outcome == "lost" and not hold.ended:
+            self.table.forget(known)  # that node was away, and has come back
+            known = None
+        if known is None:
+            outcome, hold.outcome = hold.outcome, "open"
             self.table.add(hold)
             if outcome == "open":
                 self._publish("hold_added", hold)
             else:  # it ended before this node heard of it
                 self.table.close(hold, outcome, self._loop.time())
-        elif hold.ended and not known.ended:
+            return
+        known.node = hold.node  # it may have another lease now
+        if hold.ended and not known.ended:
             known.by, known.reason, known.is_changed = hold.by, hold.reason, hold.is_changed
             self._close(known, hold.outcome)
-        return known
 
     def _close(self, hold: CallHold, outcome: HoldOutcome) -> None:
         self.table.close(hold, outcome, self._loop.time())
-        self._timers.forget(hold)
         self._publish("hold_settled", hold)
 
     def close_elsewhere(self, node: str, remaining: Iterable[str] = ()) -> None:
@@ -370,15 +374,20 @@ class HoldRequests:
 
     def held_elsewhere(self, call: InFlightCall, hold: CallHold, data: Mapping[str, Any]) -> None:
         """Let a call stand still whose host, or one within it, is at another node and asks."""
-        hold, now = self.receive(hold), self._loop.time()
+        if hold.id not in self.table.open and hold.id not in self.table.settled:
+            self.receive(replace(hold))
+        # What is listed has no call: one hold may stop several calls of this node, and its own.
         hold.call = call
         # Who has read a question, the other node alone knows (HOLD-17).
         is_entered = data["entered"] or hold.kind == "answer"
         change = self.table.stop(
-            hold, now, is_entered=is_entered, has_settlers="nobody" not in data
+            hold,
+            self._loop.time(),
+            is_entered=is_entered,
+            has_settlers="nobody" not in data,
         )
         self._send(change)
-        if hold.ends_at != inf and not hold.ended:
+        if hold.ends_at != inf:
             self._timers.add(hold.ends_at + _ACKNOWLEDGED_S, hold)
 
     def resumed_elsewhere(self, call: InFlightCall, data: dict[str, Any]) -> None:
@@ -389,7 +398,14 @@ class HoldRequests:
                 hold.is_changed = data.get("changed") is True
                 if outcome == "approved" and not hold.is_own and wait is not None:
                     wait.written = True
-                self._send(self.table.release(hold, outcome, self._loop.time()))
+                self._release(hold, outcome)
+
+    def _release(self, hold: CallHold, outcome: HoldOutcome) -> None:
+        """Let go on at this node what a hold of another one has stopped."""
+        change = self.table.release(hold, outcome, self._loop.time())
+        hold.outcome = outcome
+        self._timers.forget(hold)
+        self._send(change)
 
     async def answer_elsewhere(
         self, connection: Connection, request: Holds | Settle
@@ -633,6 +649,11 @@ def _reply_of(
         if options.get(option) is not None:
             decision[option] = options[option]
     return Result(hold.request_id, pack_reply(decision))
+
+
+def _name_of(node: str) -> str:
+    """Return the name of a node without the incarnation of its lease."""
+    return node.rpartition(" ")[0]
 
 
 def _digest(data: bytes | None) -> bytes | None:

@@ -211,6 +211,25 @@ async def test_clocks_of_all_calls_around_stand_still_at_every_node(stage: Stage
     assert await call == "outer a"
 
 
+async def test_call_that_comes_back_to_the_node_of_its_caller_stops_both_there(
+    stage: Stage,
+) -> None:
+    """The caller and the host that asks are at the first node, the tool between them elsewhere."""
+    async with stage.servers[0].room("near") as near:
+        await until_listed(near, "between")
+        call = asyncio.create_task(near.invoke("between.outer", ARGUMENTS, timeout_s=0.4))
+        hold = await stage.carol.asked()
+        await asyncio.wait([call], timeout=0.6)
+        assert not call.done()
+        await stage.carol.room.approve(hold)
+        assert (await call).value == "outer a"
+        call = asyncio.create_task(near.invoke("between.outer", ARGUMENTS))
+        await stage.carol.settled()
+        await stage.carol.asked()
+        call.cancel()
+        assert (await stage.carol.settled()).outcome == "cancelled"
+
+
 async def test_call_that_its_caller_cancels_is_listed_nowhere(stage: Stage) -> None:
     call = stage.calling()
     hold = await stage.carol.asked()
