@@ -209,7 +209,12 @@ class InProcessCall(Execution, LocalRun):
             text = "Nobody can be asked here: the turn needs permissions= and approve=."
             text = f"{demand.judged.decision.reason} {text}"
             raise PermissionDenied(text, executed="no")
-        return await self.asks(demand)
+        from toolbus.tools.observed_hold import ObservedHold
+
+        with ObservedHold(self.recording) as observed:
+            decision = await self.asks(demand)
+            observed.settle(decision)
+        return decision
 
     async def put(self, chunk: Chunk) -> None:
         """Pass a chunk to the caller; an error of that ends the call."""

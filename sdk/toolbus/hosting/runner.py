@@ -285,13 +285,15 @@ class Runner:
         """
         if self._ask_person is None:
             raise Unavailable("this host has no connection", executed="no", retryable=False)
-        demanded = demand.to_wire(call.hosted.digest)
-        with self._aside.waiting(call.identity):
-            self._admit_returning()
-            reply = await self._ask_person(call.dispatch.id, *demanded)
         from toolbus.tools.approvals import decision_of
+        from toolbus.tools.observed_hold import ObservedHold
 
-        return decision_of(reply)
+        demanded = demand.to_wire(call.hosted.digest)
+        with ObservedHold(call.recording) as observed, self._aside.waiting(call.identity):
+            self._admit_returning()
+            decision = decision_of(await self._ask_person(call.dispatch.id, *demanded))
+            observed.settle(decision)
+        return decision
 
     async def return_to_work(self, call: HostedCall) -> None:
         """Wait for a place for a call that has waited, behind those of its caller."""

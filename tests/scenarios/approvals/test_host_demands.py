@@ -17,6 +17,7 @@ from toolbus import (
     CallNext,
     Chunk,
     FileChunk,
+    HoldInfo,
     Permissions,
     Records,
     RemoteToolkit,
@@ -234,6 +235,49 @@ async def test_denied_and_expired_calls_do_not_run_whatever_a_middleware_tries(
     assert written.wrote == []
     (record,) = records.calls()
     assert (record.decision, record.decided_by, record.executed) == (*by, "no")
+
+
+async def answer(ann: RoomClient, hold: HoldInfo, kind: str) -> None:
+    if kind == "denied":
+        await ann.deny(hold, "too much")
+    elif kind != "expired":
+        changed = {"path": "a", "text": "c"} if kind == "changed" else None
+        await ann.approve(hold, changed, True if kind == "always" else None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("approved", ("approved", "ann", "", "")),
+        ("changed", ("changed", "ann", "", "")),
+        ("always", ("approved", "ann", "", "exactly these arguments")),
+        ("denied", ("denied", "ann", "too much", "")),
+        ("expired", ("expired", "", "", "")),
+        ("cancelled", ("", "", "", "")),
+    ],
+)
+async def test_record_of_the_host_says_who_decided_what_and_when(
+    server: TestServer, kind: str, expected: tuple[str, ...]
+) -> None:
+    records = Records.memory()
+    write = Written().tool(approval=True, approval_timeout_s=0.1 if kind == "expired" else 60)
+    async with hosted(server, write, records=records) as (ann, person, _):
+        call = calling(ann)
+        hold = await person.asked()
+        if kind == "cancelled":
+            call.cancel()
+        else:
+            await answer(ann, hold, kind)
+        await asyncio.wait([call])
+    (record,) = records.calls()
+    found = (record.settled, record.settled_by, record.settled_reason, record.granted)
+    assert found == expected
+    assert 0 < record.waited_s <= record.duration_s
+    if record.settled:
+        assert record.settled_at is not None
+        assert record.waited_s <= record.settled_at - record.started_at + 0.01
+    else:
+        assert record.settled_at is None
 
 
 async def test_call_that_a_rule_denies_since_it_was_asked_about_does_not_run(
