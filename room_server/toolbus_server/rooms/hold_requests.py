@@ -395,7 +395,7 @@ class HoldRequests:
             raise _settled_error(hold)
         outcome = _OUTCOMES[hold.kind][request.decision]
         hold.by, hold.answer = ShownParticipant.of(participant), answer
-        decision: dict[str, Any] = {"outcome": outcome, "by": hold.by.shown}
+        decision: dict[str, Any] = {"hold": hold.id, "outcome": outcome, "by": hold.by.shown}
         if outcome == "denied":
             hold.reason = decision["reason"] = read_option(request.options, "reason", str) or ""
         for option in ("arguments", "rules"):

@@ -22,6 +22,7 @@ from toolbus.telemetry.attributes import (
     ATTEMPT,
     ERROR_TYPE,
     EXECUTED,
+    HOLD_OUTCOME,
     REFUSALS,
     SERVICE_INSTANCE_ID,
     SERVICE_NAME,
@@ -201,6 +202,7 @@ class _Lines:
             at_host = _of_record(attempt.record)
         host_line = _host_line(attempt.place)
         self._add("host", attempt.tool, call.host or "", host_line, line, *at_host, call.host_id)
+        self._add_hold(host_line, attempt.record)
 
     def _parent(self, call: EndedCall) -> tuple[str, str]:
         """Return the line that an attempt is below, and who made it if that line is not known."""
@@ -243,6 +245,22 @@ class _Lines:
         who = record.owner if is_of_host else record.caller
         line = f"record {len(self.spans)}"
         self._add(part, record.tool, who, line, parent, times, outcome, note=note)
+        self._add_hold(line, record)
+
+    def _add_hold(self, parent: str, record: CallRecord | None) -> None:
+        """Add the wait for a person, if a recorded call waited for one."""
+        if record is None or not record.waited_s:
+            return
+        waited_ns = round(record.waited_s * 1e9)
+        if record.settled_at is None:
+            start_ns = round(record.started_at * 1e9)
+            times = _Times(start_ns, start_ns + waited_ns, "duration")
+        else:
+            end_ns = round(record.settled_at * 1e9)
+            times = _Times(end_ns - waited_ns, end_ns)
+        outcome = {HOLD_OUTCOME: record.settled} if record.settled else {}
+        line = f"hold of {parent}"
+        self._add("hold", record.tool, record.settled_by, line, parent, times, outcome)
 
     def _add(  # noqa: PLR0913 - a parameter for each column
         self,
@@ -318,6 +336,7 @@ def _line_as_json(depth: int, span: SpanRecord) -> dict[str, Any]:
         "duration_ms": None if span.known == "nothing" else span.duration_ms,
         "executed": span.attributes.get(EXECUTED),
         "code": span.attributes.get(ERROR_TYPE),
+        "outcome": span.attributes.get(HOLD_OUTCOME),
         "attempt": span.attributes.get(ATTEMPT),
         "refusals": span.attributes.get(REFUSALS),
         "note": span.status_message,

@@ -289,11 +289,12 @@ class Runner:
         from toolbus.tools.observed_hold import ObservedHold
 
         demanded = demand.to_wire(call.hosted.digest)
-        with ObservedHold(call.recording) as observed, self._aside.waiting(call.identity):
+        observed = ObservedHold(call.recording, self._tracing.recorder())
+        with observed, self._aside.waiting(call.identity):
             self._admit_returning()
-            decision = decision_of(await self._ask_person(call.dispatch.id, *demanded))
-            observed.settle(decision)
-        return decision
+            reply = await self._ask_person(call.dispatch.id, *demanded)
+            observed.read(reply)
+        return decision_of(reply)
 
     async def return_to_work(self, call: HostedCall) -> None:
         """Wait for a place for a call that has waited, behind those of its caller."""

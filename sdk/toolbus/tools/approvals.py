@@ -33,6 +33,7 @@ __all__ = [
     "AsksPerson",
     "Judged",
     "bound_digest",
+    "decider_of",
     "decision_of",
 ]
 
@@ -204,9 +205,13 @@ def decision_of(reply: Mapping[str, Any]) -> ApprovalDecision:
     be read.
     """
     decision = _decision_of(reply)
+    return replace(decision, by=decider_of(reply), hold=reply.get("hold", ""))
+
+
+def decider_of(reply: Mapping[str, Any]) -> str:
+    """Return the name of who decided elsewhere, with the alias of its issuer if it has one."""
     by = reply.get("by") or {}
-    name = full_name(by.get("name", ""), by.get("alias", ""))
-    return replace(decision, by=name, hold=reply.get("hold", ""))
+    return full_name(by.get("name", ""), by.get("alias", ""))
 
 
 def _decision_of(reply: Mapping[str, Any]) -> ApprovalDecision:

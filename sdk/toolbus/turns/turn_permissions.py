@@ -180,7 +180,8 @@ class TurnDecision(CallDecision):
 
     async def ask(self, judged: Judged) -> ApprovalDecision:
         call = self._call
-        with ObservedHold(call.recording) as observed:
+        recorder = None if call.span is None else call.span.recorder
+        with ObservedHold(call.recording, recorder) as observed:
             decision = await self._ask_approver(call, judged)
             if isinstance(decision, ApprovalDecision) and not decision.by:
                 decision = replace(decision, by=self._facts.agent.full_name)

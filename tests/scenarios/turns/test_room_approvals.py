@@ -128,9 +128,9 @@ async def test_question_of_an_agent_is_for_its_asker_whose_time_stands_still() -
     assert room.post.sent == ["0", "changed"]
     assert [(call.id, call.tool, call.may_settle, call.outcome) for call in held] == [
         (first.id, "post.send", True, "open"),
-        (first.id, "", False, "approved"),
+        (first.id, "post.send", False, "approved"),
         (second.id, "own.send", True, "open"),
-        (second.id, "", False, "approved"),
+        (second.id, "own.send", False, "approved"),
     ]
 
 
