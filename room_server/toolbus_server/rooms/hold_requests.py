@@ -178,6 +178,7 @@ class HoldRequests:
         self._send(self.table.begin(hold, now, is_entered=is_entered, has_settlers=has_settlers))
         if ends_at != inf:
             self._timers.add(ends_at, hold)
+        self._router.holds.begin(hold)
         self._publish("hold_added", hold)
 
     def _tool_of(self, asker: Connection, request: Hold, call: InFlightCall | None) -> HeldTool:
@@ -277,6 +278,7 @@ class HoldRequests:
         asker = hold.open_connection
         self._send(self.table.settle(hold, outcome, self._loop.time()))
         self._timers.forget(hold)
+        self._router.holds.end(hold)
         asker.port.send_message(encode(reply), ticket)
         self._publish("hold_settled", hold)
 

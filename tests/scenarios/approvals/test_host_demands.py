@@ -10,6 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 
 from support.rooms.approvals import Person, person_in
 from toolbus import (
@@ -34,7 +36,7 @@ from toolbus.errors import (
     PermissionDenied,
     TooLarge,
 )
-from toolbus.middlewares import Retry
+from toolbus.middlewares import Metrics, Retry, TimeLimit
 from toolbus.wire import pack_body
 from toolbus_server.testing import TestServer
 
@@ -420,6 +422,28 @@ def failing(wrote: list[str], times: int) -> Callable[..., Any]:
         return path
 
     return write
+
+
+async def test_duration_that_metrics_measure_contains_the_wait(server: TestServer) -> None:
+    """Also inside of a middleware whose own time stands still."""
+    reader, records = InMemoryMetricReader(), Records.memory()
+    measured = Metrics(MeterProvider([reader]))
+    options: dict[str, Any] = {"middlewares": [TimeLimit(60), measured], "records": records}
+    async with hosted(server, Written().tool(approval=True), **options) as (ann, person, _):
+        call = calling(ann)
+        await ann.approve(await person.asked())
+        await call
+    found = reader.get_metrics_data()
+    assert found is not None
+    sums = {
+        metric.name: point.sum
+        for resource in found.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        for point in metric.data.data_points
+        if isinstance(point, HistogramDataPoint)
+    }
+    assert sums["gen_ai.execute_tool.duration"] >= records.calls()[0].waited_s
 
 
 async def test_approval_covers_further_attempts_with_the_same_arguments(
