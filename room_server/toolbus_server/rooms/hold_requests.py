@@ -115,6 +115,7 @@ class HoldRequests:
         self._router = router
         self._loop = loop
         self.table: RoomHolds = RoomHolds()
+        feeds.monitor.holds = self.table.open
 
     @cached_property
     def _timers(self) -> Deadlines[CallHold]:

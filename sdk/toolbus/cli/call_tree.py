@@ -202,7 +202,11 @@ class _Lines:
             at_host = _of_record(attempt.record)
         host_line = _host_line(attempt.place)
         self._add("host", attempt.tool, call.host or "", host_line, line, *at_host, call.host_id)
-        self._add_hold(host_line, attempt.record)
+        if attempt.record is not None and attempt.record.waited_s:
+            self._add_hold(host_line, attempt.record)
+        elif call.outcome:
+            held = _Times(times.start_ns, times.start_ns + round(call.held_s * 1e9), "duration")
+            self._add_wait(host_line, attempt.tool, "", held, call.outcome)
 
     def _parent(self, call: EndedCall) -> tuple[str, str]:
         """Return the line that an attempt is below, and who made it if that line is not known."""
@@ -245,12 +249,11 @@ class _Lines:
         who = record.owner if is_of_host else record.caller
         line = f"record {len(self.spans)}"
         self._add(part, record.tool, who, line, parent, times, outcome, note=note)
-        self._add_hold(line, record)
+        if record.waited_s:
+            self._add_hold(line, record)
 
-    def _add_hold(self, parent: str, record: CallRecord | None) -> None:
-        """Add the wait for a person, if a recorded call waited for one."""
-        if record is None or not record.waited_s:
-            return
+    def _add_hold(self, parent: str, record: CallRecord) -> None:
+        """Add the wait for a person of a recorded call."""
         waited_ns = round(record.waited_s * 1e9)
         if record.settled_at is None:
             start_ns = round(record.started_at * 1e9)
@@ -258,9 +261,11 @@ class _Lines:
         else:
             end_ns = round(record.settled_at * 1e9)
             times = _Times(end_ns - waited_ns, end_ns)
-        outcome = {HOLD_OUTCOME: record.settled} if record.settled else {}
-        line = f"hold of {parent}"
-        self._add("hold", record.tool, record.settled_by, line, parent, times, outcome)
+        self._add_wait(parent, record.tool, record.settled_by, times, record.settled)
+
+    def _add_wait(self, parent: str, tool: str, who: str, times: _Times, outcome: str) -> None:
+        shown = {HOLD_OUTCOME: outcome} if outcome else {}
+        self._add("hold", tool, who, f"hold of {parent}", parent, times, shown)
 
     def _add(  # noqa: PLR0913 - a parameter for each column
         self,

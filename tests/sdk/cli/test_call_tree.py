@@ -155,6 +155,8 @@ def test_wait_for_a_person_is_below_the_host_that_asked() -> None:
     drawn = draw_lines(call_tree(known))
     assert "outcome=approved" in drawn[3]
     assert "|" not in drawn[-1]  # cancelled: it is not known when
+    held = replace(OF_PLAN, held_s=0.006, outcome="denied")
+    assert lines(facts(held))[-1] == (3, "hold", "trips.plan", "", 6.0, "denied")
 
 
 def test_server_is_around_its_host_where_the_caller_reads_the_result_late() -> None:
