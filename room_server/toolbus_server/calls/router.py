@@ -301,6 +301,8 @@ class Router:
             answer["node"] = participant.node or room.replication.node
         if participant.assesses:
             answer["assesses"] = True
+        if tool.approval:
+            answer["approval"] = True
         return answer
 
     def _not_found(self, error: NotFound) -> NotFound:

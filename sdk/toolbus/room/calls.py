@@ -43,6 +43,8 @@ class CallExplanation:
     """The node that the host is connected to, if there are several."""
     assesses: bool = False
     """Whether that host answers `Room.assess` itself."""
+    approval: bool = False
+    """Whether the tool is one of which a person approves each call."""
     code: str = ""
     """The code of the error that the call would end with."""
     message: str = ""
@@ -51,6 +53,17 @@ class CallExplanation:
     """The details of that error."""
     assessment: Assessment | None = None
     """What the tool says about these arguments; None if it was not asked, or did not answer."""
+
+    @property
+    def asks(self) -> str:
+        """Why a person would be asked before the call runs, as far as that is known; else empty.
+
+        The host says it about arguments: its policy may ask too, and what a person has allowed
+        always is asked no more. Else the flag of the tool says it.
+        """
+        if self.assessment is not None and self.assessment.source == "tool":
+            return self.assessment.asks
+        return "the tool asks that a person approves each call" if self.approval else ""
 
     def error(self) -> RoomException:
         """Make the error that the call would end with."""
@@ -86,6 +99,7 @@ class CallExplanation:
             affinity=body["affinity"],
             node=body.get("node", ""),
             assesses=body.get("assesses") is True,
+            approval=body.get("approval") is True,
         )
 
 
