@@ -10,7 +10,9 @@ async def main() -> None:
             if event.name != "hold_added" or event.hold is None:
                 continue
             hold = await room.hold(event.hold.id)  # with all that would run
-            if hold.body is not None and hold.body.arguments["amount"] <= 10:
+            if hold.tool != "payments.pay" or hold.is_own or hold.body is None:
+                continue
+            if hold.body.arguments["amount"] <= 10:
                 await room.approve(hold)
 
 
