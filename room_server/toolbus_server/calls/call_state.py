@@ -17,7 +17,7 @@ from msgspec import field as struct_field
 from toolbus.errors import Executed, RoomException
 from toolbus.telemetry.tracing import CallSpan
 from toolbus.transport.websocket import NotifyingTicket, Ticket
-from toolbus.wire import DEFAULT_APPROVAL_MS, Call, ToolManifest
+from toolbus.wire import DEFAULT_APPROVAL_MS, Call, Holds, Settle, ToolManifest
 from toolbus.wire.flow_control import ReceiveWindow
 from toolbus_server.identity_usage import IdentityUsage
 from toolbus_server.limits import RateLimiter
@@ -110,6 +110,22 @@ class Replication(Protocol):
 
         Returns:
             How many subscribers there are.
+        """
+
+    def publish_hold(self, hold: CallHold) -> None:
+        """Publish that something waits for a person at this node, or was settled."""
+
+    def wait_data(self, hold: CallHold, *, is_entered: bool) -> dict[str, Any]:
+        """Return what the node of a caller is sent with `Held`, in place of what callers are."""
+
+    async def ask_holder(
+        self, hold: CallHold, participant: Participant, request: Holds | Settle
+    ) -> dict[str, Any]:
+        """Pass a request of a participant of this node to the node of a hold; return its reply.
+
+        Raises:
+            Unavailable: That node does not answer.
+            RoomException: As it answers.
         """
 
     def room_closed(self, beyond: frozenset[Identity]) -> None:
@@ -293,6 +309,12 @@ class HoldKeeper(Protocol):
     def withdraw(self, hold: CallHold) -> None:
         """End a hold whose asker does not wait for the decision any more."""
 
+    def enter(self, call: InFlightCall) -> None:
+        """Let the host of a call enter the function, as the node of the caller knows of that."""
+
+    def resumed_elsewhere(self, call: InFlightCall, data: dict[str, Any]) -> None:
+        """Let a call go on whose host, or one within it, is at another node."""
+
 
 class CallWait(Struct, eq=False):
     """How a call waits for a person: by a hold of its own, or by those of calls within it.
@@ -395,7 +417,7 @@ class CallHold:
 
     id: str
     number: int
-    """Its place among the holds of the room."""
+    """Its place among the holds of the room, as this node lists them."""
     keeper: HoldKeeper
     kind: str
     """What is asked for: "approve"; "granted" is for a rule that may be taken back."""
@@ -403,7 +425,7 @@ class CallHold:
     asked_by: Identity
     """The host of the call; of an own question the participant that is about to make it."""
     asker: Connection | None
-    """Its connection; None once it is settled."""
+    """Its connection; None once it is settled, and at other nodes."""
     request_id: int
     """The id of the request, whose reply is the decision."""
     call: InFlightCall | None
@@ -421,6 +443,8 @@ class CallHold:
     opened_at: float
     ends_at: float
     """When it expires, by the loop's clock; infinity for never."""
+    node: str = ""
+    """The id of the node that it belongs to, if that is another one: its host is there."""
     replaces: str = ""
     """The hold of an earlier attempt of the call, whose host was lost."""
     stopped: list[InFlightCall] = field(default_factory=list)
@@ -430,6 +454,8 @@ class CallHold:
     """Who settled it."""
     answer: HoldAnswer | None = None
     """What the settler sent: the same again by the same identity succeeds again."""
+    is_changed: bool = False
+    """Whether it was approved with other arguments."""
     reason: str = ""
     """Why it was denied, in the words of the settler."""
     settled_at: float = 0.0

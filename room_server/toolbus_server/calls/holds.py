@@ -12,7 +12,7 @@ side by side.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from math import ceil, inf
@@ -268,6 +268,9 @@ class RoomHolds:
     """By id, the first settled first."""
     settled_of: Counter[Identity] = field(default_factory=Counter)
     """Their number, by who asked."""
+    data_for_node: Callable[[CallHold, bool], dict[str, Any]] = lambda *_: {}
+    """Makes what the node of a caller is sent with `Held`, for a hold and whether the function was
+    entered before; that node makes of it what its participants are sent."""
     last_number: int = 0
     counts: Counter[_Quota] = field(default_factory=Counter)
     """Open holds, by what limits them."""
@@ -287,7 +290,7 @@ class RoomHolds:
         is_entered: bool,
         has_settlers: bool,
     ) -> HoldChange:
-        """Open a hold, and let the time of its call, and of those around it, stand still.
+        """Open a hold of this node, and let its call, and those around it, stand still.
 
         Args:
             hold: The hold.
@@ -295,13 +298,25 @@ class RoomHolds:
             is_entered: Whether the function of the tool was entered before.
             has_settlers: Whether somebody in the room may settle it.
         """
-        self.open[hold.id] = hold
         asker = hold.open_connection
         asker.usage.held_bytes += len(hold.body)
-        self._count(hold, 1)
-        hold.replaces = self._lost_hold_of(hold, now)
-        frames: list[Outgoing] = []
         asker.asked[hold.request_id] = hold
+        hold.replaces = self._lost_hold_of(hold, now)
+        self.add(hold)
+        return self.stop(hold, now, is_entered=is_entered, has_settlers=has_settlers)
+
+    def add(self, hold: CallHold) -> None:
+        """List an open hold, of this node or of another one."""
+        self.last_number += 1
+        hold.number = self.last_number
+        self.open[hold.id] = hold
+        self._count(hold, 1)
+
+    def stop(
+        self, hold: CallHold, now: float, *, is_entered: bool, has_settlers: bool
+    ) -> HoldChange:
+        """Let the time of the call of a hold, and of those around it, stand still at this node."""
+        frames: list[Outgoing] = []
         if hold.call is not None:
             wait = _wait_of(hold.call, hold.keeper)
             wait.holds.append(hold)
@@ -311,17 +326,27 @@ class RoomHolds:
             if around.caller.reads_holds and not around.ended:
                 _stop(around, hold.keeper, now)
                 hold.stopped.append(around)
-                data = _shown_to(around.caller.participant, hold, now)
+                if around.caller.participant.is_remote:
+                    is_outer = around is not hold.call
+                    data = self.data_for_node(hold, is_entered or hold.is_own or is_outer)
+                else:
+                    data = _shown_to(around.caller.participant, hold, now)
                 if not has_settlers:
                     data["nobody"] = True
                 frames.append(Outgoing(around.caller, Held(around.request_id, data)))
         return HoldChange(frames, [])
 
     def settle(self, hold: CallHold, outcome: HoldOutcome, now: float) -> HoldChange:
-        """End an open hold, and let go on what stands still because of it alone."""
-        del self.open[hold.id]
+        """End an open hold of this node, and let go on what stands still because of it alone."""
         asker = hold.open_connection
         asker.usage.held_bytes -= len(hold.body)
+        del asker.asked[hold.request_id]
+        self.close(hold, outcome, now)
+        return self.release(hold, outcome, now)
+
+    def close(self, hold: CallHold, outcome: HoldOutcome, now: float) -> None:
+        """List a hold as settled; what stands still because of it does so until `release`."""
+        del self.open[hold.id]
         self._count(hold, -1)
         hold.outcome, hold.settled_at, hold.body = outcome, now, b""
         if hold.kind == "approve" or outcome == "taken_back":  # an answer that may come again
@@ -329,26 +354,30 @@ class RoomHolds:
             self.settled_of[hold.asked_by] += 1
             if self.settled_of[hold.asked_by] > MAX_SETTLED_OF_ASKER:
                 same = (old for old in self.settled.values() if old.asked_by == hold.asked_by)
-                self._forget(next(same))
+                self.forget(next(same))
             self.drop_old(now)
-        del asker.asked[hold.request_id]
+        hold.asker = None
+        # What has ended is not held in memory for `SETTLED_S`: a call, connections, a definition.
+        if isinstance(hold.tool.toolkit, RegisteredToolkit):
+            hold.tool = hold.tool._replace(toolkit=hold.tool.toolkit.visibility)
+
+    def release(self, hold: CallHold, outcome: HoldOutcome, now: float) -> HoldChange:
+        """Let go on at this node what stands still because of a hold alone."""
         if hold.call is not None and hold.call.wait is not None:
             hold.call.wait.holds.remove(hold)
             if not hold.is_own:
-                hold.call.wait.asked_s += now - hold.opened_at
                 hold.call.wait.outcome = outcome
+            if not (hold.is_own or hold.node):
+                hold.call.wait.asked_s += now - hold.opened_at
         change = HoldChange([], [])
         for call in hold.stopped:
             if not call.ended or call is hold.call:
                 data = _known_to(call.caller.participant, hold) | {"outcome": outcome}
-                if hold.answer is not None and hold.answer.arguments is not None:
+                if hold.is_changed:
                     data["changed"] = True
                 _go_on(call, now, change, data)
         hold.stopped.clear()
-        # What has ended is not held in memory for `SETTLED_S`: a call, connections, a definition.
-        hold.call = hold.asker = None
-        if isinstance(hold.tool.toolkit, RegisteredToolkit):
-            hold.tool = hold.tool._replace(toolkit=hold.tool.toolkit.visibility)
+        hold.call = None
         return change
 
     def drop_old(self, now: float) -> None:
@@ -357,9 +386,10 @@ class RoomHolds:
             oldest = next(iter(self.settled.values()))
             if len(self.settled) <= MAX_SETTLED and now - oldest.settled_at < SETTLED_S:
                 return
-            self._forget(oldest)
+            self.forget(oldest)
 
-    def _forget(self, hold: CallHold) -> None:
+    def forget(self, hold: CallHold) -> None:
+        """List a settled hold no more."""
         del self.settled[hold.id]
         self.settled_of[hold.asked_by] -= 1
         if not self.settled_of[hold.asked_by]:

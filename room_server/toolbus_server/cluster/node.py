@@ -19,7 +19,7 @@ from redis.asyncio.connection import ConnectionPool
 from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import NoHost, Unavailable
 from toolbus.wire import AssessDispatch, Dispatch, unpack_body
-from toolbus_server.calls.call_state import Connection, RoutedRoom
+from toolbus_server.calls.call_state import Connection, InFlightCall, RoutedRoom
 from toolbus_server.calls.call_statistics import NodeCallReport
 from toolbus_server.calls.delegation import CallContext
 from toolbus_server.cluster.isolation import (
@@ -31,6 +31,7 @@ from toolbus_server.cluster.isolation import (
     RedisOutage,
 )
 from toolbus_server.cluster.lease import (
+    ExchangeDiffers,
     Lease,
     LeaseExpired,
     NameClaim,
@@ -38,12 +39,22 @@ from toolbus_server.cluster.lease import (
     RefusalLog,
     check_node_name,
 )
-from toolbus_server.cluster.peer import ADMIN_ACTION, MESSAGE, Peer, RelayedCall, inbox_of
+from toolbus_server.cluster.peer import (
+    ADMIN_ACTION,
+    HOLD,
+    HOLD_REQUEST,
+    MESSAGE,
+    OPEN_HOLDS,
+    Peer,
+    RelayedCall,
+    inbox_of,
+)
 from toolbus_server.cluster.peer_link import BATCH_PREFIX, decode_batch
 from toolbus_server.cluster.redis.client import INBOX_WINDOW_BYTES, RedisClient, RedisUnavailable
 from toolbus_server.cluster.remote_admin import RemoteAdmin
 from toolbus_server.cluster.replicated_rooms import ReplicatedRooms, rooms_key
 from toolbus_server.cluster.replication_codec import unpack_delta
+from toolbus_server.cluster.standby import RETRY_S, STANDBY_TEXT, Standby
 from toolbus_server.registry.call_checks import STREAM_OPTION_TYPES, check_pin
 from toolbus_server.registry.models import Participant, RegisteredToolkit
 from toolbus_server.rooms.administration import AdminActions, RoomsElsewhere
@@ -116,6 +127,8 @@ class Node:
         """The time without Redis."""
         self.isolation: Isolation = Isolation(self.name)
         """Whether other nodes have Redis meanwhile."""
+        self.standby: Standby = Standby(self.name)
+        """Whether nodes of another release keep this one from joining."""
         self.probe_headers: dict[str, str] = {NODE_HEADER: self.name}
         """Headers of the answer to a readiness probe."""
         self._settling: asyncio.TimerHandle | None = None
@@ -183,6 +196,8 @@ class Node:
         """Return whether participants should connect here, and why not as a constant text."""
         if self.has_lease():
             return True, READY_TEXT
+        if self.standby.is_active:
+            return False, STANDBY_TEXT
         if self.isolation.is_isolated:
             return False, ISOLATED_TEXT
         return True, ALONE_TEXT
@@ -198,6 +213,7 @@ class Node:
     async def stop(self) -> None:
         """Leave the cluster: other nodes withdraw at once what this one published."""
         self.isolation.end()
+        self.standby.end()
         if self._settling is not None:
             self._settling.cancel()
         await self._rooms.wait_for_exits(_STOP_S)
@@ -215,6 +231,8 @@ class Node:
                 await self._redis.run()
             except NameHeld as held:
                 await asyncio.sleep(self._claim.refused(held))
+            except ExchangeDiffers as found:
+                await self._stand_by(found)
             except LeaseExpired:
                 _logger.warning(
                     "the lease of node %s has expired: it starts a new incarnation", self.name
@@ -225,6 +243,13 @@ class Node:
             except Exception:  # the node has to rejoin in any case
                 _logger.exception("the Redis connection of node %s failed with a bug", self.name)
                 await asyncio.sleep(_BUG_BACKOFF_S)
+
+    async def _stand_by(self, found: ExchangeDiffers) -> None:
+        """Leave the bus to live nodes of another release, until the next attempt to join."""
+        self._claim.postponed()
+        self.isolation.end()  # what other nodes of this release answered counts no longer
+        self.standby.begin(found, LEASE_S)
+        await asyncio.sleep(RETRY_S)
 
     # Rooms and other nodes
 
@@ -241,12 +266,26 @@ class Node:
             return
         elif kind == MESSAGE:
             replica.subscribers.deliver(*rest[1:])
+        elif kind == HOLD:
+            replica.holds.receive(node, rest[1])
+        elif kind == OPEN_HOLDS:
+            replica.holds.receive_open(node, rest[1])
+        elif kind == HOLD_REQUEST:
+            self._start_task(self._rooms.answer_hold_request(node, *rest))
         else:
             replica.monitor.receive_report(node, NodeCallReport(*rest[1]))
 
-    def resend_report(self, node: str) -> None:
-        """Send the reports of calls to another node again."""
-        self._rooms.resend_report(node)
+    def on_held(self, call: InFlightCall, data: dict[str, Any]) -> None:
+        """Let a call stand still, as its node, or one behind it, waits for a person."""
+        replica = self._rooms.replica_of(data["room"])
+        hold = None if replica is None else replica.holds.read(data["node"], data["packed"])
+        open_room = self._hub.rooms.get(data["room"])
+        if hold is not None and open_room is not None:
+            open_room.hold_requests.held_elsewhere(call, hold, data)
+
+    def resend_reports(self, node: str) -> None:
+        """Send the reports of calls, and all holds, to another node again."""
+        self._rooms.resend_reports(node)
 
     def execute_elsewhere(self, action: str, options: dict[str, Any]) -> None:
         """Send an administrator's action to all other nodes; returns at once."""
@@ -280,7 +319,7 @@ class Node:
         """
         if not self._hub.accepts_remote_calls:
             raise NoHost("the host's server has left", retry_after_s=0.05)
-        room_name, host_id, caller_id, principal_id, hops, is_named, dispatch = call
+        room_name, host_id, caller_id, principal_id, hops, is_named, waits, dispatch = call
         open_room = self._hub.rooms.get(room_name)
         host = None if open_room is None else open_room.routed.connections.get(host_id)
         if (
@@ -309,6 +348,8 @@ class Node:
         timeout_s = inf if dispatch.remaining_ms is None else dispatch.remaining_ms / 1000
         router = self._hub.router
         opened = router.open_call(caller, dispatch, (toolkit, tool, context, host), timeout_s)
+        if waits is not None:
+            opened.purpose, opened.approval_s = waits
         if isinstance(dispatch, AssessDispatch):
             router.dispatch(opened, dispatch, header, None)
             return
@@ -337,6 +378,7 @@ class Node:
         self._claim.granted()
         self.outage.ended()
         self.isolation.end()
+        self.standby.joined()
         self._settling = self._loop.call_later(_SETTLE_S, self._settled)
         self._rooms.reload_all()
         self._rooms.clean_up(self.node_id)

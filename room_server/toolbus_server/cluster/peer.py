@@ -19,23 +19,30 @@ from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import Executed, RoomException, StreamBroken, Unavailable
 from toolbus.transport.websocket import NotifyingTicket, Ticket
 from toolbus.wire import (
+    DEFAULT_APPROVAL_MS,
     AssessDispatch,
     Cancel,
     Credit,
     Dispatch,
     Failed,
+    Held,
+    Holds,
     Input,
     ParticipantId,
     Progress,
     RequestId,
     Result,
+    Resumed,
+    Settle,
     decode_from_server,
     encode,
     exception_of,
     failed,
+    unpack_body,
 )
 from toolbus_server.calls.call_state import Connection, InFlightCall
 from toolbus_server.calls.call_statistics import NodeCallReport
+from toolbus_server.calls.holds import calls_around
 from toolbus_server.calls.router import FRAME_HANDLERS, Router
 from toolbus_server.cluster.peer_link import Batch, Entry, PeerLink, SentBatch
 from toolbus_server.cluster.redis.client import RedisClient, RedisUnavailable, safe_message
@@ -46,7 +53,10 @@ __all__ = [
     "CALL_REPORT",
     "DISPATCH",
     "FRAME",
+    "HOLD",
+    "HOLD_REQUEST",
     "MESSAGE",
+    "OPEN_HOLDS",
     "RESULT_LOST",
     "Peer",
     "RelayedCall",
@@ -57,11 +67,18 @@ _logger = bounded_logger(__name__)
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder().decode
 DISPATCH, FRAME, MESSAGE, ADMIN_ACTION, RESULT_LOST, CALL_REPORT = 1, 2, 3, 4, 5, 6
+HOLD, OPEN_HOLDS, HOLD_REQUEST, HOLD_REPLY, RESUMED = 7, 8, 9, 10, 11
 """The kinds of entries; a dispatch and a frame end with a packed frame.
 
 `RESULT_LOST` has the id of a dispatch whose result was lost, and the result's `executed`. A lost
-`CALL_REPORT` is replaced by the next one.
+`CALL_REPORT` is replaced by the next one. `HOLD` is what a node lists as waiting for a person, or
+that it was settled; `OPEN_HOLDS` has the ids of all that are open: after a loss all are sent again.
+`RESUMED` has the id of a call in flight whose approval its node has read.
 """
+_OF_ROOMS = frozenset({MESSAGE, ADMIN_ACTION, CALL_REPORT, HOLD, OPEN_HOLDS, HOLD_REQUEST})
+_REPLACED_IF_LOST = frozenset({MESSAGE, CALL_REPORT, HOLD, OPEN_HOLDS})
+_REPLY_S = 5.0
+"""How long another node has to answer: a message takes milliseconds, or does not arrive."""
 _MAX_WAITING_BYTES = 8 * 1024 * 1024
 """Bytes that may wait for one node; with more, calls to it are `overloaded`."""
 _DISPATCH_BITS = 28
@@ -69,8 +86,13 @@ _DISPATCH_BITS = 28
 _ACK_DELAY_S = 0.005
 _BATCH_DELAY_S = 0.002
 """Seconds that entries wait for a larger batch, while the last batch is on its way."""
-RelayedCall: TypeAlias = tuple[str, str, str, str | None, int, bool, Dispatch | AssessDispatch]
-"""Room, host, caller, principal, depth, whether the principal was named, and the call."""
+HoldOptions: TypeAlias = tuple[str, float]
+"""The purpose of a call, and how many seconds it may wait for a person."""
+RelayedCall: TypeAlias = tuple[
+    str, str, str, str | None, int, bool, HoldOptions | None, Dispatch | AssessDispatch
+]
+"""Room, host, caller, principal, depth, whether the principal was named, how it may wait for a
+person if that is not as usual, and the call."""
 
 
 class PeerOwner(Protocol):
@@ -89,8 +111,11 @@ class PeerOwner(Protocol):
     def on_entry(self, node: str, entry: list[Any]) -> None:
         """Handle an entry of another node that belongs to no call between the two."""
 
-    def resend_report(self, node: str) -> None:
-        """Report calls again, as a report to this node may have been lost."""
+    def on_held(self, call: InFlightCall, data: dict[str, Any]) -> None:
+        """Let a call stand still, as its node, or one behind it, waits for a person."""
+
+    def resend_reports(self, node: str) -> None:
+        """Report calls and holds again, as a report to this node may have been lost."""
 
     def window(self) -> int:
         """Return how many bytes may be in flight to one node."""
@@ -119,6 +144,9 @@ class Peer:
         self._last_error = ""
         self._pump_timer: asyncio.TimerHandle | None = None
         self._ack_timer: asyncio.TimerHandle | None = None
+        self._questions: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        """The requests to that node that it has not answered, by number."""
+        self._last_question = 0
         node = Participant(ParticipantId(node_id), Identity("", node_id), "node", "", 1, ApiScope())
         self._connection = Connection(node, RemotePort(self, "", node_id))
         """Caller of all calls from there, and host of all dispatches to there."""
@@ -135,6 +163,7 @@ class Peer:
             dispatched=self._connection.dispatched,
             last_dispatch=self._connections << _DISPATCH_BITS,
             reads_chunks=reads_chunks,
+            reads_holds=True,  # its node decides whom it informs
         )
 
     # Sending
@@ -158,8 +187,8 @@ class Peer:
         """Send a call to a host at that node."""
         principal = None if call.principal is None else call.principal.id
         caller, is_named = call.caller.participant.id, call.is_named
-        entry = (DISPATCH, room, host, caller, principal, call.hops, is_named, data)
-        self._put(Entry(_encode(entry), call))
+        entry = (DISPATCH, room, host, caller, principal, call.hops, is_named)
+        self._put(Entry(_encode((*entry, _hold_options(call), data)), call))
 
     def send_message(self, room: str, to: str | None, message: dict[str, Any]) -> None:
         """Send a message to participants there; dropped if unreachable or full."""
@@ -172,6 +201,55 @@ class Peer:
             return False
         self._put(Entry(_encode((CALL_REPORT, room, report))))
         return True
+
+    def send_hold(self, room: str, packed: bytes) -> bool:
+        """Send a hold; return False if the node is unreachable or full."""
+        return self._offer((HOLD, room, packed))
+
+    def send_open_holds(self, room: str, ids: list[str]) -> bool:
+        """Send the ids of all open holds; return False if the node is unreachable or full."""
+        return self._offer((OPEN_HOLDS, room, ids))
+
+    def _offer(self, entry: tuple[Any, ...]) -> bool:
+        if self.is_unreachable or self.is_full:
+            return False
+        self._put(Entry(_encode(entry)))
+        return True
+
+    async def ask(self, room: str, participant: str, request: Holds | Settle) -> dict[str, Any]:
+        """Pass a request of a participant about a hold to that node, and return its reply.
+
+        Raises:
+            Unavailable: It does not answer.
+            RoomException: As it answers.
+        """
+        self._last_question += 1
+        number = self._last_question
+        if not self._offer((HOLD_REQUEST, room, participant, number, encode(request))):
+            raise _no_answer_error()
+        answer: asyncio.Future[dict[str, Any]] = self._loop.create_future()
+        self._questions[number] = answer
+        try:
+            async with asyncio.timeout(_REPLY_S):
+                return await answer
+        except TimeoutError:
+            raise _no_answer_error() from None
+        finally:
+            del self._questions[number]
+
+    def send_reply(self, number: int, reply: Result | Failed) -> None:
+        """Answer a request of that node."""
+        self._offer((HOLD_REPLY, number, encode(reply)))
+
+    def _on_reply(self, number: int, data: bytes) -> None:
+        answer = self._questions.get(number)
+        if answer is None or answer.done():
+            return  # it came too late
+        frame = decode_from_server(data)
+        if isinstance(frame, Result):
+            answer.set_result(unpack_body(frame.body, binary=True))
+        elif isinstance(frame, Failed):
+            answer.set_exception(exception_of(frame))
 
     def send_admin_action(self, action: str, options: dict[str, Any]) -> None:
         """Send an administrator's action."""
@@ -231,7 +309,7 @@ class Peer:
         self._last_error = message
         if error is not None or answer.result() == 0:
             self._on_lost(self._link.undelivered(sent), can_send=False)
-            self._owner.resend_report(self.node_id)
+            self._owner.resend_reports(self.node_id)
         self._pump()
 
     def probe(self) -> None:
@@ -253,7 +331,7 @@ class Peer:
         else:
             self._on_lost(received.lost, can_send=True)
         if received.was_reset or received.lost:
-            self._owner.resend_report(self.node_id)
+            self._owner.resend_reports(self.node_id)
         for data in received.entries:
             try:
                 self._on_entry(_decode(data))
@@ -275,28 +353,60 @@ class Peer:
             self._publish(None, ack)
 
     def _on_entry(self, entry: list[Any]) -> None:
-        if entry[0] in (MESSAGE, ADMIN_ACTION, CALL_REPORT):
+        if entry[0] in _OF_ROOMS:
             self._owner.on_entry(self.node_id, entry)
             return
         if entry[0] == RESULT_LOST:
             self._on_result_lost(*entry[1:])
             return
+        if entry[0] == HOLD_REPLY:
+            self._on_reply(*entry[1:])
+            return
+        if entry[0] == RESUMED:
+            self._on_resumed(*entry[1:])
+            return
         frame = decode_from_server(entry[-1])
+        if isinstance(frame, Held | Resumed):
+            self._on_wait(frame)
+            return
         if not isinstance(frame, Dispatch | AssessDispatch):
             FRAME_HANDLERS[type(frame)](self._router, self._connection, frame)
             return
         room, host, caller, principal, hops = entry[1:6]
-        is_named = entry[6] is True  # a node of an older version sends the frame there
+        is_named, waits = entry[6:8]
+        call = (room, host, caller, principal, hops, is_named, waits, frame)
         try:
-            self._owner.relay(self, (room, host, caller, principal, hops, is_named, frame))
+            self._owner.relay(self, call)
         except RoomException as error:
             self.send_frame(encode(failed(frame.id, error)))
+
+    def _on_wait(self, frame: Held | Resumed) -> None:
+        """Let a call of this node to a host of that one stand still, or go on."""
+        call = self._connection.dispatched.get(frame.id)
+        if call is None:
+            return  # it has ended meanwhile
+        if isinstance(frame, Held):
+            self._owner.on_held(call, frame.data)
+        elif call.wait is not None:
+            call.wait.keeper.resumed_elsewhere(call, frame.data)
+            # Not the batch is acknowledged: the call may have ended here before it was read.
+            if frame.data["outcome"] == "approved":
+                self._put(Entry(_encode((RESUMED, frame.id))))
+
+    def _on_resumed(self, request_id: int) -> None:
+        """Pass an approval on to the host: the node of the caller says "maybe" from now on."""
+        call = self._connection.calls.get(request_id)
+        if call is not None and call.wait is not None:
+            call.wait.keeper.enter(call)
 
     # Failures
 
     def _end_calls(self, reason: str) -> None:
         """End all calls between the two nodes, by phase, without a message to the other node."""
         self._is_closed = True
+        for answer in self._questions.values():
+            if not answer.done():
+                answer.set_exception(_no_answer_error())
         try:
             self._router.fail_hosted_calls(self._connection, reason)
             self._router.end_calls_at_once(self._connection)
@@ -337,7 +447,7 @@ class Peer:
             if isinstance(frame, Result | Failed):
                 executed = "yes" if isinstance(frame, Result) else exception_of(frame).executed
                 self._put(Entry(_encode((RESULT_LOST, frame.id, executed))))
-            elif kind not in (MESSAGE, CALL_REPORT):
+            elif kind not in _REPLACED_IF_LOST:
                 self._put(entry)
 
     def _on_result_lost(self, dispatch_id: int, executed: Executed) -> None:
@@ -369,6 +479,18 @@ class Peer:
         else:
             broken = StreamBroken("a part was lost between two servers")
             self._router.abort(call, broken, "broken")
+
+
+def _hold_options(call: InFlightCall) -> HoldOptions | None:
+    """Return how a call may wait for a person, if that is not as usual."""
+    approval_s = min(around.approval_s for around in calls_around(call))
+    if not call.purpose and approval_s == DEFAULT_APPROVAL_MS / 1000:
+        return None
+    return call.purpose, approval_s
+
+
+def _no_answer_error() -> Unavailable:
+    return Unavailable("the server of the host does not answer", executed="no")
 
 
 class RemotePort:

@@ -15,10 +15,12 @@ from itertools import chain
 from typing import Any, Protocol
 
 from toolbus.bounded_logging import bounded_logger
-from toolbus.errors import AlreadyExists, Unavailable
-from toolbus_server.calls.call_state import Offer
+from toolbus.errors import AlreadyExists, NotFound, Unavailable
+from toolbus.wire import Holds, ParticipantId, Settle
+from toolbus_server.calls.call_state import CallHold, Offer
 from toolbus_server.calls.call_statistics import RoomCallMonitor
 from toolbus_server.calls.router import Connection
+from toolbus_server.cluster.hold_replicas import HoldChannel, HoldReplicas
 from toolbus_server.cluster.redis.client import RedisUnavailable
 from toolbus_server.cluster.remote_participants import (
     RemoteParticipants,
@@ -180,7 +182,7 @@ DELTA_CHANGES = 256
 """A delta with as many changes gets no further participant; all nodes apply each delta at once."""
 
 
-class RoomOwner(SubscriberChannel, Protocol):
+class RoomOwner(SubscriberChannel, HoldChannel, Protocol):
     """The node that the room belongs to."""
 
     name: str
@@ -195,6 +197,11 @@ class RoomOwner(SubscriberChannel, Protocol):
         self, room: str, node: str, participant: Participant, reads_chunks: bool
     ) -> Connection | None:
         """Create the connection of a remote participant; None if its node has ended."""
+
+    async def ask_holder(
+        self, node: str, room: str, participant: Participant, request: Holds | Settle
+    ) -> dict[str, Any]:
+        """Pass a request about a hold to its node, as `Replication.ask_holder` does."""
 
     def exit(self, room: str, beyond: Iterable[Identity]) -> None:
         """Leave a room whose last participant of this node has left, as `room_closed` does."""
@@ -235,9 +242,9 @@ class ReplicatedRoom:
         self._pending: list[PackedChange] = []
         """Further changes to publish: of participants that left unpublished, or freed a slot."""
         self._publishing: asyncio.Task[None] | None = None
-        self._remote = RemoteParticipants(
-            room, hub, owner.remote_connection, lambda *change: self.subscribers.update(*change)
-        )
+        self._remote = RemoteParticipants(room, hub, owner.remote_connection, self._remote_changed)
+        self.holds: HoldReplicas = HoldReplicas(room, owner)
+        """What waits for a person, at this node and at others."""
         self.subscribers: RemoteSubscribers = RemoteSubscribers(room, self._remote.by_slot, owner)
         """Those at other nodes."""
         self.monitor: RoomCallMonitor = room.feeds.monitor
@@ -245,6 +252,43 @@ class ReplicatedRoom:
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self.loading: asyncio.Task[None] | None = None
         """Reads the room, as long as it takes."""
+
+    def _remote_changed(self, node: str, participant: Participant) -> None:
+        self.subscribers.update(node, participant)
+        self.holds.update(node, participant)
+
+    # Holds
+
+    def publish_hold(self, hold: CallHold) -> None:
+        """Publish that something waits for a person at this node, or was settled."""
+        self.holds.publish(hold)
+
+    def wait_data(self, hold: CallHold, *, is_entered: bool) -> dict[str, Any]:
+        """Return what the node of a caller is sent with `Held`, in place of what callers are."""
+        return self.holds.wait_data(hold, is_entered=is_entered)
+
+    async def ask_holder(
+        self, hold: CallHold, participant: Participant, request: Holds | Settle
+    ) -> dict[str, Any]:
+        """Pass a request of a participant of this node to the node of a hold; return its reply.
+
+        Raises:
+            Unavailable: That node does not answer.
+            RoomException: As it answers.
+        """
+        return await self._owner.ask_holder(hold.node, self.name, participant, request)
+
+    async def answer_hold(self, participant: str, request: Holds | Settle) -> dict[str, Any]:
+        """Answer a request of a participant of another node about a hold of this one.
+
+        Raises:
+            NotFound: That participant is not here yet, or not any more.
+            RoomException: As the request of a participant of this node.
+        """
+        connection = self._open.routed.connections.get(ParticipantId(participant))
+        if connection is None:
+            raise NotFound("there is no approval with this id")
+        return await self._open.hold_requests.answer_elsewhere(connection, request)
 
     # Publishing
 
@@ -424,6 +468,7 @@ class ReplicatedRoom:
         self._pending += self._published.load(snapshot.own, present)
         self._version = version
         self.monitor.resend_report()
+        self.holds.send_all()
         for participant in present:
             self.participant_changed(participant)
         self._start_publishing()
@@ -452,6 +497,7 @@ class ReplicatedRoom:
 
     def invalidate(self) -> None:
         """Mark the room as possibly outdated: it has to be read again."""
+        self.holds.disconnected()
         self._forget_version()
         self._wake_waiters()  # the version that they wait for may never arrive
 
@@ -532,12 +578,14 @@ class ReplicatedRoom:
     def _remove_node(self, node: str) -> Steps[None]:
         yield from self._remote.remove_node(node)
         self.monitor.forget_node(node)
+        self.holds.forget_node(node)
 
     def close(self) -> None:
         """Stop: the room has been closed at this node."""
         self._is_closed = True
         self._invalidations += 1
         self.subscribers.close()
+        self.holds.close()
         for _, reached in self._waiters:
             reached.cancel()
 

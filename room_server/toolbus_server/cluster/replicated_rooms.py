@@ -13,9 +13,20 @@ from typing import Any, TypeAlias
 import msgpack
 from redis.exceptions import RedisError
 
+from toolbus.errors import NotFound, RoomException, Unavailable
+from toolbus.wire import (
+    Failed,
+    Holds,
+    Result,
+    Settle,
+    decode_from_client,
+    failed,
+    pack_body,
+)
 from toolbus_server.calls.call_state import Connection
 from toolbus_server.calls.call_statistics import NodeCallReport
-from toolbus_server.cluster.lease import LEASES_KEY, Lease
+from toolbus_server.cluster.exchange import LEASES_KEY
+from toolbus_server.cluster.lease import Lease
 from toolbus_server.cluster.peer import Peer
 from toolbus_server.cluster.redis.client import RedisUnavailable
 from toolbus_server.cluster.replicated_room import ReplicatedRoom
@@ -173,6 +184,48 @@ class ReplicatedRooms:
         peer = self._peer(node)
         return peer is not None and peer.send_report(room, report)
 
+    # Holds
+
+    def node_id(self) -> str:
+        """Return the id of this node."""
+        return self._lease().node_id
+
+    def send_hold(self, node: str, room: str, packed: bytes) -> bool:
+        """Send a hold to another node; return False if it is unreachable or full."""
+        peer = self._peer(node)
+        return peer is not None and peer.send_hold(room, packed)
+
+    def send_open_holds(self, node: str, room: str, ids: list[str]) -> bool:
+        """Send another node the ids of all open holds; return False likewise."""
+        peer = self._peer(node)
+        return peer is not None and peer.send_open_holds(room, ids)
+
+    async def ask_holder(
+        self, node: str, room: str, participant: Participant, request: Holds | Settle
+    ) -> dict[str, Any]:
+        """Pass a request about a hold to its node, as `Replication.ask_holder` does."""
+        peer = self._peer(node)
+        if peer is None:
+            raise Unavailable("the server of the host has ended", executed="no", retryable=False)
+        return await peer.ask(room, participant.id, request)
+
+    async def answer_hold_request(
+        self, node: str, room: str, participant: str, number: int, data: bytes
+    ) -> None:
+        """Answer a request of a participant of another node about a hold of this one."""
+        peer, request = self._peer(node), decode_from_client(data)
+        replica = self._rooms.get(room)
+        if peer is None or not isinstance(request, Holds | Settle):
+            return
+        reply: Result | Failed
+        try:
+            if replica is None:
+                raise NotFound("there is no approval with this id")
+            reply = Result(request.id, pack_body(await replica.answer_hold(participant, request)))
+        except RoomException as error:
+            reply = failed(request.id, error)
+        peer.send_reply(number, reply)
+
     def remote_connection(
         self, room: str, node: str, participant: Participant, reads_chunks: bool
     ) -> Connection | None:
@@ -237,10 +290,11 @@ class ReplicatedRooms:
         """Return a room, if this node holds it."""
         return self._rooms.get(room)
 
-    def resend_report(self, node: str) -> None:
-        """Send the reports of calls to another node again, if it has a monitor."""
+    def resend_reports(self, node: str) -> None:
+        """Send another node the reports of calls again, if it has a monitor, and all holds."""
         for replica in self._rooms.values():
             replica.monitor.resend_report(node)
+            replica.holds.send_all(node)
 
     def invalidate(self) -> None:
         """Mark all rooms as possibly outdated."""

@@ -109,6 +109,7 @@ def pack_participant(participant: Participant, *, reads_chunks: bool) -> bytes:
             participant.issued_at,
             participant.has_expired,
             participant.assesses,
+            participant.is_developer,
         ]
     )
 
@@ -187,6 +188,7 @@ def unpack_participant(packed: bytes) -> tuple[Participant, bool]:
     # Absent from nodes of an older version: what is connected there is never asked to assess.
     participant.has_expired = fields[17:18] == [True]
     participant.assesses = fields[18:19] == [True]
+    participant.is_developer = fields[19:20] == [True]
     return participant, fields[10]
 
 

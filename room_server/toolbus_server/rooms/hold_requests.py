@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from asyncio import shield
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from math import inf
@@ -17,6 +19,7 @@ from typing import Any
 
 from toolbus.auth.grants import covers_topic, is_tool_name, is_toolkit_name
 from toolbus.auth.participant_names import MAX_NAME_CHARS, full_name
+from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency.timers import Deadlines
 from toolbus.errors import (
     AlreadyExists,
@@ -38,6 +41,7 @@ from toolbus.wire import (
     Hold,
     Holds,
     Result,
+    Resumed,
     Settle,
     encode,
     failed,
@@ -50,6 +54,7 @@ from toolbus_server.calls.call_state import (
     HoldAnswer,
     HoldOutcome,
     InFlightCall,
+    Replication,
     RoutedRoom,
     ShownParticipant,
 )
@@ -83,6 +88,8 @@ from toolbus_server.rooms.scheduling import Walk, pack_reply
 
 __all__ = ["HoldRequests"]
 
+_logger = bounded_logger(__name__)
+
 MAX_GRANTED_BYTES = 16 * 1024
 """A rule that was granted: lists show the rules in full (PROTOCOL.md, HOLD-13)."""
 MAX_APPROVERS = 256
@@ -97,7 +104,9 @@ _OUTCOMES: Mapping[str, Mapping[str, HoldOutcome]] = {
     "granted": {"take_back": "taken_back"},
 }
 """What follows from each decision about a hold, by its kind."""
-_NOT_HERE = "approvals do not work on servers with Redis yet"
+_ACKNOWLEDGED_S = 5.0
+"""How long the node of a caller has to say that it knows that the call goes on, and to end it after
+the hold's own end: a message between nodes arrives in milliseconds, or not at all."""
 
 
 class HoldRequests:
@@ -114,7 +123,9 @@ class HoldRequests:
         self._feeds = feeds
         self._router = router
         self._loop = loop
-        self.table: RoomHolds = RoomHolds()
+        self._decisions: dict[str, _Decision] = {}
+        """What was decided, by the id of its hold, while the node of a caller has not read it."""
+        self.table: RoomHolds = RoomHolds(data_for_node=self._data_for_node)
         feeds.monitor.holds = self.table.open
 
     @cached_property
@@ -128,7 +139,6 @@ class HoldRequests:
         """Let something wait for a person; the decision is the reply, sent later.
 
         Raises:
-            Unavailable: Other nodes share the room.
             PermissionDenied: The call is not one that the participant runs.
             NotFound: There is no such toolkit or tool.
             DefinitionChanged: The toolkit is not the one that is asked about.
@@ -137,7 +147,6 @@ class HoldRequests:
             QuotaExceeded: Too many calls wait.
             ApprovalExpired: The call may not wait at all.
         """
-        self._check_alone()
         _check_fields(request)
         if request.id in asker.asked:
             raise bad_option("id", "is that of an open hold")
@@ -155,10 +164,9 @@ class HoldRequests:
         if ends_at <= now:
             raise ApprovalExpired("the call does not wait for a person", executed="no")
         ends_at = min([ends_at, *_deadlines_of(call)])
-        self.table.last_number += 1
         hold = CallHold(
             id=secrets.token_hex(8),
-            number=self.table.last_number,
+            number=0,
             keeper=self,
             kind=request.kind,
             tool=tool,
@@ -245,13 +253,14 @@ class HoldRequests:
             if scope.approve_all or (hold.named and scope.approve and is_named(participant, hold)):
                 yield participant
 
-    def _check_alone(self) -> None:
-        if self._room.replication is not None:
-            raise Unavailable(_NOT_HERE, executed="no", retryable=False)
-
     # The ends of a hold
 
     def _expire(self, hold: CallHold) -> None:
+        if hold.node:
+            if hold.call is not None:
+                lost = Unavailable("the server of the host does not say whether the call goes on")
+                self._router.abort(hold.call, lost, "lost")
+            return
         text = "nobody has decided about the call in time"
         error = ApprovalExpired(text, executed="no", details={"hold": hold.id})
         self._end(hold, "expired", failed(hold.request_id, error))
@@ -265,7 +274,10 @@ class HoldRequests:
             parent.wait.begun.pop(call, None)
         wait.ended = True
         for hold in list(wait.holds):
-            self.withdraw(hold)
+            if hold.node:
+                self._release(hold, "cancelled")
+            else:
+                self.withdraw(hold)
 
     def withdraw(self, hold: CallHold) -> None:
         """End a hold whose asker does not wait for the decision any more."""
@@ -275,13 +287,26 @@ class HoldRequests:
             outcome, error = "lost", HostLost("the host disconnected", executed="no")
         self._end(hold, outcome, failed(hold.request_id, error))
 
-    def _end(self, hold: CallHold, outcome: HoldOutcome, reply: Frame, ticket: Any = None) -> None:
-        asker = hold.open_connection
-        self._send(self.table.settle(hold, outcome, self._loop.time()))
+    def _end(
+        self,
+        hold: CallHold,
+        outcome: HoldOutcome,
+        reply: Frame,
+        ticket: Any = None,
+        knows: Connection | None = None,
+    ) -> None:
+        """End a hold of this node; `knows` is a caller that knows already that it goes on."""
+        asker, decision = hold.open_connection, self._decisions.pop(hold.id, None)
+        if decision is not None:
+            hold.by = hold.answer = None
+        change = self.table.settle(hold, outcome, self._loop.time())
+        self._send(change._replace(frames=[sent for sent in change.frames if sent.to is not knows]))
         self._timers.forget(hold)
         self._router.holds.end(hold)
         asker.port.send_message(encode(reply), ticket)
         self._publish("hold_settled", hold)
+        if decision is not None:
+            decision.end(_settled_error(hold))
 
     def call_began(self, call: InFlightCall, parent: InFlightCall) -> None:
         """Let a call stand still that began within one that does."""
@@ -298,6 +323,98 @@ class HoldRequests:
     def _publish(self, name: str, hold: CallHold) -> None:
         if hold.kind == "approve":
             self._feeds.publish_hold(name, hold)
+        if self._room.replication is not None and not hold.node:
+            self._room.replication.publish_hold(hold)
+
+    # Holds of other nodes: the host is there, and decides who has a part in it here
+
+    @property
+    def _replication(self) -> Replication:
+        assert self._room.replication is not None, "it is shared with other nodes"
+        return self._room.replication
+
+    def _data_for_node(self, hold: CallHold, is_entered: bool) -> dict[str, Any]:
+        return self._replication.wait_data(hold, is_entered=is_entered)
+
+    def receive(self, hold: CallHold) -> None:
+        """List a hold that another node has published, or that it was settled."""
+        known = self.table.open.get(hold.id) or self.table.settled.get(hold.id)
+        if known is not None and _name_of(known.node) != _name_of(hold.node):
+            _logger.error("two nodes have a hold %s: that of %s counts", hold.id, known.node)
+            return
+        if known is not None and known.outcome == "lost" and not hold.ended:
+            self.table.forget(known)  # that node was away, and has come back
+            known = None
+        if known is None:
+            outcome, hold.outcome = hold.outcome, "open"
+            self.table.add(hold)
+            if outcome == "open":
+                self._publish("hold_added", hold)
+            else:  # it ended before this node heard of it
+                self.table.close(hold, outcome, self._loop.time())
+            return
+        known.node = hold.node  # it may have another lease now
+        if hold.ended and not known.ended:
+            known.by, known.reason, known.is_changed = hold.by, hold.reason, hold.is_changed
+            self._close(known, hold.outcome)
+
+    def _close(self, hold: CallHold, outcome: HoldOutcome) -> None:
+        self.table.close(hold, outcome, self._loop.time())
+        self._publish("hold_settled", hold)
+
+    def close_elsewhere(self, node: str, remaining: Iterable[str] = ()) -> None:
+        """End the holds of a node, all but some: they have ended there, or the node has."""
+        beyond = set(remaining)
+        for hold in list(self.table.open.values()):
+            if hold.node == node and hold.id not in beyond:
+                self._close(hold, "lost")
+
+    def held_elsewhere(self, call: InFlightCall, hold: CallHold, data: Mapping[str, Any]) -> None:
+        """Let a call stand still whose host, or one within it, is at another node and asks."""
+        if hold.id not in self.table.open and hold.id not in self.table.settled:
+            self.receive(replace(hold))
+        # What is listed has no call: one hold may stop several calls of this node, and its own.
+        hold.call = call
+        change = self.table.stop(
+            hold,
+            self._loop.time(),
+            is_entered=data["entered"],
+            has_settlers="nobody" not in data,
+        )
+        self._send(change)
+        if hold.ends_at != inf:
+            self._timers.add(hold.ends_at + _ACKNOWLEDGED_S, hold)
+
+    def resumed_elsewhere(self, call: InFlightCall, data: dict[str, Any]) -> None:
+        """Let a call go on; from an approval on its host may enter the function."""
+        wait, outcome = call.wait, data["outcome"]
+        for hold in [] if wait is None else list(wait.holds):
+            if hold.id == data["hold"]:
+                hold.is_changed = data.get("changed") is True
+                if outcome == "approved" and not hold.is_own and wait is not None:
+                    wait.written = True
+                self._release(hold, outcome)
+
+    def _release(self, hold: CallHold, outcome: HoldOutcome) -> None:
+        """Let go on at this node what a hold of another one has stopped."""
+        change = self.table.release(hold, outcome, self._loop.time())
+        hold.outcome = outcome
+        self._timers.forget(hold)
+        self._send(change)
+
+    async def answer_elsewhere(
+        self, connection: Connection, request: Holds | Settle
+    ) -> dict[str, Any]:
+        """Answer the request of a participant of another node about a hold of this one.
+
+        Raises as `holds` and `settle`.
+        """
+        if isinstance(request, Settle):
+            answer = self.settle(connection, request)
+        else:
+            participant, wanted = connection.participant, request.options["hold"]
+            answer = self._read(participant, self._found(participant, wanted), request)
+        return answer if isinstance(answer, dict) else await answer
 
     # Requests of approvers
 
@@ -305,18 +422,16 @@ class HoldRequests:
         """Return a page of the holds that a participant may settle, or one with its body.
 
         Raises:
-            Unavailable: Other nodes share the room.
+            Unavailable: The node of the host does not answer.
             PermissionDenied: It may settle none.
             InvalidArguments: An option is invalid.
             NotFound: There is no such hold, or it is not for this participant.
         """
-        self._check_alone()
         participant, options = connection.participant, request.options
         need_grant(covers_topic(participant.scope, "holds"), "list approvals", "approve")
         wanted = read_option(options, "hold", str)
         if wanted is not None:
-            hold = self._found(participant, wanted)
-            return {"hold": self._described(hold) | self._asked(hold)}
+            return self._read(participant, self._found(participant, wanted), request)
         kind = read_option(options, "kind", str) or "approve"
         with_settled = read_option(options, "settled", bool)
         limit, cursor = page_limit(options), read_cursor(options, (str,))
@@ -337,6 +452,14 @@ class HoldRequests:
             page.append(self._described(hold) | (self._asked(hold) if kind == "granted" else {}))
             size += len(pack_reply(page[-1]))
         return {"holds": page, "cursor": None}
+
+    def _read(
+        self, participant: Participant, hold: CallHold, request: Holds
+    ) -> dict[str, Any] | Awaitable[dict[str, Any]]:
+        """Return a hold with its body, which the node of its host has."""
+        if hold.node and not hold.ended:
+            return self._replication.ask_holder(hold, participant, request)
+        return {"hold": self._described(hold) | self._asked(hold)}
 
     def _described(self, hold: CallHold) -> dict[str, Any]:
         return describe_hold(hold, self._room.state.issuers, self._loop.time())
@@ -371,33 +494,37 @@ class HoldRequests:
                 raise refusal
         raise NotFound("there is no approval with this id")
 
-    def settle(self, connection: Connection, request: Settle) -> dict[str, Any]:
+    def settle(
+        self, connection: Connection, request: Settle
+    ) -> dict[str, Any] | Awaitable[dict[str, Any]]:
         """Decide about a hold; the first decision counts.
 
+        If other nodes have a part in it, the reply is there once they have answered.
+
         Raises:
-            Unavailable: Other nodes share the room.
+            Unavailable: The node of the host, or that of the caller, does not answer.
             NotFound: As `holds`.
             PermissionDenied: The participant knows of it and may not settle it, or may not call
                 the tool with other arguments.
             InvalidArguments: An option is invalid, or it is about something else.
             AlreadyExists: It was settled otherwise; the details say how, and by whom.
         """
-        self._check_alone()
         participant = connection.participant
         identity = participant.identity
         hold = self._found(participant, request.hold)
         answer = self._read_answer(participant, hold, request)
+        if hold.node:
+            return self._replication.ask_holder(hold, participant, request)
         # The end of the hold, or of its call, may wait for its turn.
         if not hold.ended and hold.ends_at <= self._loop.time():
             self._expire(hold)
         elif not (hold.call is None or has_authority(self._room, hold.call)):
             self.withdraw(hold)
-        if hold.ended:
-            if hold.by is not None and (hold.by.identity, hold.answer) == (identity, answer):
-                return {"outcome": hold.outcome}
-            raise _settled_error(hold)
+        if hold.by is not None or hold.ended:
+            return self._repeated(hold, identity, answer)
         outcome = _OUTCOMES[hold.kind][request.decision]
         hold.by, hold.answer = ShownParticipant.of(participant), answer
+        hold.is_changed = answer.arguments is not None
         decision: dict[str, Any] = {"hold": hold.id, "outcome": outcome, "by": hold.by.shown}
         if outcome == "denied":
             hold.reason = decision["reason"] = read_option(request.options, "reason", str) or ""
@@ -406,9 +533,54 @@ class HoldRequests:
                 decision[option] = request.options[option]
         reply = Result(hold.request_id, pack_reply(decision))
         entering = hold.call if outcome == "approved" and not hold.is_own else None
-        ticket = None if entering is None else entering.wait
-        self._end(hold, outcome, reply, ticket)
+        if entering is None:
+            self._end(hold, outcome, reply)
+        elif entering.caller.participant.is_remote:
+            return self._approve_at(entering, hold, reply)
+        else:
+            self._end(hold, outcome, reply, entering.wait)
         return {"outcome": outcome}
+
+    def _repeated(
+        self, hold: CallHold, identity: Identity, answer: HoldAnswer
+    ) -> dict[str, Any] | Awaitable[dict[str, Any]]:
+        """Return the reply to the same answer once more. Raises `AlreadyExists` for another."""
+        if hold.by is None or (hold.by.identity, hold.answer) != (identity, answer):
+            raise _settled_error(hold)
+        if hold.ended:
+            return {"outcome": hold.outcome}
+        return shield(self._decisions[hold.id].done)
+
+    def _approve_at(
+        self, call: InFlightCall, hold: CallHold, reply: Result
+    ) -> asyncio.Future[dict[str, Any]]:
+        """Write an approval to the host as soon as the node of the caller knows of it.
+
+        Until then that node says of the call that the tool did not run, also if it loses this one.
+        """
+        decision = _Decision(reply, self._loop.create_future())
+        decision.timer = self._loop.call_later(_ACKNOWLEDGED_S, self._caller_is_away, hold)
+        self._decisions[hold.id] = decision
+        data = {"hold": hold.id, "outcome": "approved", "changed": hold.is_changed}
+        frame = Resumed(call.request_id, 0, data)
+        call.caller.port.send_message(encode(frame))
+        return decision.done
+
+    def enter(self, call: InFlightCall) -> None:
+        """Let the host of a call enter the function, as the node of the caller knows of that."""
+        assert call.wait is not None, "it waits for a person"
+        for hold in list(call.wait.holds):
+            decision = self._decisions.pop(hold.id, None)
+            if decision is not None:
+                self._end(hold, "approved", decision.reply, call.wait, knows=call.caller)
+                decision.end({"outcome": "approved"})
+
+    def _caller_is_away(self, hold: CallHold) -> None:
+        text = "the server of the caller does not answer, so the call does not run"
+        error = Unavailable(text, executed="no", retryable=True)
+        self._decisions.pop(hold.id).end(error)
+        hold.by = hold.answer = None
+        self._end(hold, "cancelled", failed(hold.request_id, error))
 
     def _read_answer(self, participant: Participant, hold: CallHold, request: Settle) -> HoldAnswer:
         options = request.options
@@ -432,6 +604,34 @@ class HoldRequests:
             text = f"no grant to call {hold.tool.name}, and so to change what it is called with"
             raise PermissionDenied(text, details={"grant": "agents.call"})
         return HoldAnswer(request.decision, reason, _digest(arguments), _digest(rules))
+
+
+@dataclass(slots=True, eq=False)
+class _Decision:
+    """An approval that the node of the caller has not acknowledged."""
+
+    reply: Result
+    """For the host."""
+    done: asyncio.Future[dict[str, Any]]
+    """For who approves."""
+    timer: asyncio.TimerHandle | None = None
+
+    def end(self, result: dict[str, Any] | RoomException) -> None:
+        """Answer who approves."""
+        if self.timer is not None:
+            self.timer.cancel()
+        if self.done.done():  # that connection has closed
+            return
+        if isinstance(result, dict):
+            self.done.set_result(result)
+        else:
+            self.done.set_exception(result)
+            self.done.exception()  # so that nothing is logged if nobody waits
+
+
+def _name_of(node: str) -> str:
+    """Return the name of a node without the incarnation of its lease."""
+    return node.rpartition(" ")[0]
 
 
 def _digest(data: bytes | None) -> bytes | None:

@@ -417,7 +417,7 @@ class RoomClient(Room):
 
         Raises:
             PermissionDenied: The grants `approve` and `approve_all` are missing.
-            Unavailable: The server is older, or shares its rooms by Redis.
+            Unavailable: The server is older.
         """
         return [HoldInfo.from_wire(hold) async for hold in self._listed({"settled": settled})]
 

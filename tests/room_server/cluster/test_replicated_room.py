@@ -105,6 +105,18 @@ class RoomHarness:
             return None
         return Connection(participant, RecordingPort(), reads_chunks=reads_chunks)
 
+    def node_id(self) -> str:
+        return "me 1"
+
+    def send_hold(self, node: str, room: str, packed: bytes) -> bool:
+        return True
+
+    def send_open_holds(self, node: str, room: str, ids: list[str]) -> bool:
+        return True
+
+    async def ask_holder(self, *_: Any) -> dict[str, Any]:
+        raise NotImplementedError
+
     def reload(self, replica: ReplicatedRoom) -> None:
         self.reloads += 1
 
@@ -500,6 +512,14 @@ async def test_quota_is_checked_again_after_a_name_was_claimed() -> None:
             return 0
 
         def room_closed(self, beyond: frozenset[Identity]) -> None: ...
+
+        def publish_hold(self, _: Any) -> None: ...
+
+        def wait_data(self, *_: Any, **__: Any) -> dict[str, Any]:
+            return {}
+
+        async def ask_holder(self, *_: Any) -> dict[str, Any]:
+            return {}
 
         def participant_changed(self, participant: Participant) -> None:
             changed.append(participant)

@@ -108,7 +108,8 @@ class StormProcesses:
         self.servers: list[StormProcess] = []
         self.hosts: list[StormProcess] = []
         self.approver: ChildProcess | None = None
-        """None with a Redis: no call waits for a person then."""
+        self.target = ""
+        """The address of all servers."""
         self.proxies: list[FaultProxy] = []
         self.happened: list[str] = []
 
@@ -160,7 +161,7 @@ class StormProcesses:
     async def start_approver(self) -> None:
         """Start the person who decides about calls that wait."""
         variables = {
-            "TOOLBUS_URL": self.url(0),
+            "TOOLBUS_URL": self.target,
             "TOOLBUS_ROOM": ROOM,
             "TOOLBUS_TOKEN": self.token(approver.NAME, approver.SCOPE),
         }
@@ -328,15 +329,14 @@ async def storm_processes(
     async with AsyncExitStack() as stack:
         stack.push_async_callback(made.end)
         await made.start_servers()
-        if redis is None:
-            await made.start_approver()
-        target = made.url(0)
+        made.target = made.url(0)
         if redis is not None:
             address: Balancer = await stack.enter_async_context(balancer())
             address.lead_to(*made.urls)
-            target = address.url
+            made.target = address.url
+        await made.start_approver()
         for number in range(2):
-            proxy = FaultProxy(target, seed=number)
+            proxy = FaultProxy(made.target, seed=number)
             made.proxies.append(await stack.enter_async_context(proxy))
         made.hosts += await asyncio.gather(*(made.start_host(number) for number in range(HOSTS)))
         yield made
