@@ -108,6 +108,7 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.service.remote_toolkit import RemoteToolkit as RemoteToolkit
     from toolbus.tool_search.tool_search import ToolSearch as ToolSearch
     from toolbus.tools.context import ToolContext as ToolContext
+    from toolbus.tools.external_tool import ExternalTool as ExternalTool
     from toolbus.tools.function_tool import FunctionTool as FunctionTool
     from toolbus.tools.input_stream import InputStream as InputStream
     from toolbus.tools.middleware import CallNext as CallNext
@@ -116,6 +117,7 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.tools.omission import Omission as Omission
     from toolbus.tools.options import ToolOptions as ToolOptions
     from toolbus.tools.options import tool as tool
+    from toolbus.tools.questions import ToolQuestion as ToolQuestion
     from toolbus.tools.tool import Tool as Tool
     from toolbus.tools.tool_info import ToolInfo as ToolInfo
     from toolbus.tools.tool_run import Participant as Participant
@@ -129,6 +131,7 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.turns.builders import make_toolkits as make_toolkits
     from toolbus.turns.model_tools import ModelTool as ModelTool
     from toolbus.turns.terminal_approvals import approve_in_terminal as approve_in_terminal
+    from toolbus.turns.terminal_questions import answer_in_terminal as answer_in_terminal
     from toolbus.turns.tool_groups import SkillEntry as SkillEntry
     from toolbus.turns.tool_groups import SkillListing as SkillListing
     from toolbus.turns.tool_groups import SkillText as SkillText

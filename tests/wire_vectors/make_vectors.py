@@ -285,6 +285,14 @@ HOLD_BODY: dict[str, Any] = {
     "input": True,
 }
 HOLD_DIGEST = hashlib.sha256(DIGEST.encode() + HOLD_BODY["arguments"]).digest()
+QUESTION = {
+    "question": "Which days?\n",
+    "schema": {"type": "array", "items": {"type": "string"}},
+    "options": ["today", "tomorrow"],
+    "reason": "the answer of alice does not fit",
+}
+QUESTION_DIGEST = hashlib.sha256(DIGEST.encode() + pack(QUESTION)).digest()
+ANSWER = pack([2, "today"])
 CHANGED = pack({"city": "Oslo", "days": 1})
 RULES = pack([{"behavior": "allow", "tool": "weather.forecast", "match": "Oslo:*"}])
 PEOPLE = [
@@ -457,6 +465,12 @@ FRAMES: dict[str, tuple[str, int, list[str], list[Any]]] = {
         [CLIENT],
         [4, None, "approve", HOLD_DIGEST, pack(HOLD_BODY), {**OWN_HOLD, "local": False}],
     ),
+    "hold_answer": (
+        "hold",
+        25,
+        [CLIENT],
+        [6, 12, "answer", QUESTION_DIGEST, pack(QUESTION), {"entered": True}],
+    ),
     "hold_granted": (
         "hold",
         25,
@@ -503,6 +517,12 @@ FRAMES: dict[str, tuple[str, int, list[str], list[Any]]] = {
             pack({"outcome": "approved", "by": PEOPLE[0], "arguments": CHANGED, "rules": RULES}),
         ],
     ),
+    "result_of_hold_answer": (
+        "result",
+        2,
+        [SERVER],
+        [6, pack({"outcome": "answered", "by": PEOPLE[0], "chunk": ANSWER})],
+    ),
     "holds": ("holds", 40, [CLIENT], [6, {}]),
     "holds_next_page": (
         "holds",
@@ -529,6 +549,12 @@ FRAMES: dict[str, tuple[str, int, list[str], list[Any]]] = {
         41,
         [CLIENT],
         [10, HOLD_ID, "approve", HOLD_DIGEST, {"arguments": CHANGED, "rules": RULES}],
+    ),
+    "settle_answer": (
+        "settle",
+        41,
+        [CLIENT],
+        [12, HOLD_ID, "answer", QUESTION_DIGEST, {"chunk": ANSWER}],
     ),
     "settle_deny": (
         "settle",

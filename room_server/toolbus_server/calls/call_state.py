@@ -280,6 +280,19 @@ class InFlightCall(Struct, eq=False):
         return self.principal or self.caller.participant
 
     @property
+    def is_held(self) -> bool:
+        """Whether it waits for a person before its function is entered."""
+        wait = self.wait
+        if wait is None or self.executed != "no":
+            return False
+        return any(not hold.is_own for hold in wait.holds)
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether it was made within a call that is in flight at this server."""
+        return self.delegation is not None and self.delegation.parent is not None
+
+    @property
     def stands_still(self) -> bool:
         """Whether its time stands still, as it or a call within it waits for a person."""
         return self.wait is not None and self.wait.count > 0
@@ -308,6 +321,9 @@ class HoldKeeper(Protocol):
 
     def withdraw(self, hold: CallHold) -> None:
         """End a hold whose asker does not wait for the decision any more."""
+
+    def leave(self, hold: CallHold) -> None:
+        """End a hold as lost: its host, or this server, leaves and waits for no person."""
 
     def enter(self, call: InFlightCall) -> None:
         """Let the host of a call enter the function, as the node of the caller knows of that."""
@@ -341,7 +357,8 @@ class CallWait(Struct, eq=False):
     begun: dict[InFlightCall, None] = struct_field(default_factory=dict)
     """The calls that began within it while it stands still: they go on together with it."""
     written: bool = True
-    """False from a hold before the function is entered until its approval is written."""
+    """False from a hold before the function is entered until its approval is written, or until
+    somebody has read what he would answer in place of the function."""
     ended: bool = False
     """Whether the call has ended: what still waits in the host's send queue is never written."""
 
@@ -350,10 +367,10 @@ class CallWait(Struct, eq=False):
 
 
 HoldOutcome: TypeAlias = Literal[
-    "open", "approved", "denied", "expired", "cancelled", "lost", "taken_back"
+    "open", "approved", "answered", "denied", "expired", "cancelled", "lost", "taken_back"
 ]
-"""How a hold stands: `lost` is for a host that has left, and `cancelled` for any other end of the
-call."""
+"""How a hold stands: `lost` is for a host or a server that leaves, and `cancelled` for any other
+end of the call."""
 
 
 class ShownParticipant(NamedTuple):
@@ -409,6 +426,8 @@ class HoldAnswer(NamedTuple):
     """SHA-256 of other arguments."""
     rules: bytes | None
     """SHA-256 of the rules that were granted."""
+    chunk: bytes | None
+    """SHA-256 of what was answered."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -420,7 +439,7 @@ class CallHold:
     """Its place among the holds of the room, as this node lists them."""
     keeper: HoldKeeper
     kind: str
-    """What is asked for: "approve"; "granted" is for a rule that may be taken back."""
+    """What is asked for: "approve" or "answer"; "granted" is for a rule that may be taken back."""
     tool: HeldTool
     asked_by: Identity
     """The host of the call; of an own question the participant that is about to make it."""
@@ -446,7 +465,7 @@ class CallHold:
     node: str = ""
     """The id of the node that it belongs to, if that is another one: its host is there."""
     replaces: str = ""
-    """The hold of an earlier attempt of the call, whose host was lost."""
+    """The hold of an earlier attempt of the call, which was lost."""
     stopped: list[InFlightCall] = field(default_factory=list)
     """The calls whose time it stops."""
     outcome: HoldOutcome = "open"
@@ -459,6 +478,8 @@ class CallHold:
     reason: str = ""
     """Why it was denied, in the words of the settler."""
     settled_at: float = 0.0
+    was_read: bool = False
+    """Whether its body was read by somebody who may settle it."""
 
     def __repr__(self) -> str:  # short, as that of `Delegation`
         return f"CallHold({self.id!r}, {self.outcome!r})"

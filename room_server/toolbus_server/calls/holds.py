@@ -19,7 +19,7 @@ from math import ceil, inf
 from typing import Any, NamedTuple
 
 from toolbus.auth.grants import ToolPatterns
-from toolbus.errors import PermissionDenied, QuotaExceeded
+from toolbus.errors import Executed, PermissionDenied, QuotaExceeded
 from toolbus.wire import NO_APPROVAL_LIMIT_MS, Frame, Held, Resumed
 from toolbus_server.calls.call_state import (
     CallHold,
@@ -46,8 +46,10 @@ __all__ = [
     "approval_seconds",
     "calls_around",
     "describe_hold",
+    "executed_of",
     "is_named",
     "may_settle",
+    "note_read",
     "refusal_of",
     "time_stopped_s",
     "time_waited_s",
@@ -128,18 +130,20 @@ def refusal_of(participant: Participant, hold: CallHold) -> PermissionDenied | N
     if not knows or not _may_see(participant, hold):
         return None
     lacking = _lacking(participant, hold)
-    text = _WHY[lacking].format(tool=hold.tool.name)
+    verb, done = ("answer", "answered") if hold.kind == "answer" else ("approve", "approved")
+    text = _WHY[lacking].format(tool=hold.tool.name, verb=verb, done=done)
     return PermissionDenied(text, details={"grant": lacking} if lacking in _GRANTS else {})
 
 
-_GRANTS = ("approve", "approve_all", "approve_own")
+_GRANTS = ("approve", "answer", "approve_all", "approve_own")
 _WHY = {
     "approve": "no grant to approve calls of {tool} (approve)",
-    "approve_all": "no grant to approve calls of {tool} that are made for others (approve_all)",
-    "approve_own": "who calls for somebody else may not approve that call (approve_own)",
-    "host": "the host of {tool} may not approve its calls: only a token of a development key may",
-    OTHERS: "{tool} is approved by others than those who make the call, or whom it is made for",
-    "approvers": "the host of {tool} has named who approves its calls",
+    "answer": "no grant to answer calls of {tool} (answer)",
+    "approve_all": "no grant to {verb} calls of {tool} that are made for others (approve_all)",
+    "approve_own": "who calls for somebody else may not {verb} that call (approve_own)",
+    "host": "the host of {tool} may not {verb} its calls: only a token of a development key may",
+    OTHERS: "{tool} is {done} by others than those who make the call, or whom it is made for",
+    "approvers": "the host of {tool} has named who may {verb} its calls",
 }
 
 
@@ -164,8 +168,9 @@ def _lacking(participant: Participant, hold: CallHold) -> str:
     covers_all = _patterns_of(participant.scope.approve_all).covers(*tool.names)
     if not hold.named and participant.identity != tool.asked_for:
         return "" if covers_all else "approve_all"
-    covers = covers_all or _patterns_of(participant.scope.approve).covers(*tool.names)
-    return "" if covers else "approve"
+    grant = "answer" if hold.kind == "answer" else "approve"
+    covers = covers_all or _patterns_of(getattr(participant.scope, grant)).covers(*tool.names)
+    return "" if covers else grant
 
 
 def _excluded(participant: Participant, hold: CallHold) -> str:
@@ -185,6 +190,21 @@ def is_named(participant: Participant, hold: CallHold) -> bool:
     """Whether the host of a hold has named a participant as approver, by its role or name."""
     name = name_between(participant.identity, hold.asked_by.issuer)
     return f"name:{name}" in hold.named or f"role:{participant.role}" in hold.named
+
+
+# What was read may be acted upon
+
+
+def note_read(hold: CallHold) -> None:
+    """Note that somebody who may settle a hold has read it: an answer is made by acting."""
+    hold.was_read = True
+    if hold.kind == "answer" and not hold.is_own and hold.call is not None:
+        _wait_of(hold.call, hold.keeper).written = True
+
+
+def executed_of(hold: CallHold) -> Executed:
+    """Return whether what is asked for may have been done, for an end without a decision."""
+    return "maybe" if hold.kind == "answer" and hold.was_read else "no"
 
 
 # What others are shown
@@ -349,7 +369,7 @@ class RoomHolds:
         del self.open[hold.id]
         self._count(hold, -1)
         hold.outcome, hold.settled_at, hold.body = outcome, now, b""
-        if hold.kind == "approve" or outcome == "taken_back":  # an answer that may come again
+        if hold.kind != "granted" or outcome == "taken_back":  # a decision that may come again
             self.settled[hold.id] = hold
             self.settled_of[hold.asked_by] += 1
             if self.settled_of[hold.asked_by] > MAX_SETTLED_OF_ASKER:
@@ -402,7 +422,7 @@ class RoomHolds:
                 del self.counts[quota]
 
     def _lost_hold_of(self, hold: CallHold, now: float) -> str:
-        """Return the hold of an earlier attempt of the call, whose host was lost meanwhile."""
+        """Return the hold of an earlier attempt of the call, if it was lost with its host."""
         caller, call_id = hold.tool.caller, hold.tool.call_id
         if caller is None or not call_id:
             return ""

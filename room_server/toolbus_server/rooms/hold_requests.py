@@ -67,8 +67,10 @@ from toolbus_server.calls.holds import (
     call_began,
     calls_around,
     describe_hold,
+    executed_of,
     is_named,
     may_settle,
+    note_read,
     refusal_of,
 )
 from toolbus_server.calls.router import Router
@@ -101,6 +103,7 @@ MAX_RULES_BYTES = 64 * 1024
 _DIGEST_BYTES = 32
 _OUTCOMES: Mapping[str, Mapping[str, HoldOutcome]] = {
     "approve": {"approve": "approved", "deny": "denied"},
+    "answer": {"answer": "answered", "deny": "denied"},
     "granted": {"take_back": "taken_back"},
 }
 """What follows from each decision about a hold, by its kind."""
@@ -139,6 +142,7 @@ class HoldRequests:
         """Let something wait for a person; the decision is the reply, sent later.
 
         Raises:
+            Unavailable: The host, or this server, leaves.
             PermissionDenied: The call is not one that the participant runs.
             NotFound: There is no such toolkit or tool.
             DefinitionChanged: The toolkit is not the one that is asked about.
@@ -151,10 +155,13 @@ class HoldRequests:
         if request.id in asker.asked:
             raise bad_option("id", "is that of an open hold")
         call = _call_of(asker, request)
-        is_own = request.kind == "approve" and "tool" in request.options
+        is_own = request.kind != "granted" and "tool" in request.options
         tool = self._tool_of(asker, request, call)
         is_entered = bool(read_option(request.options, "entered", bool))
         is_entered = is_entered or (call is not None and call.has_sent)
+        goes_on = request.kind == "granted" or (is_entered and not is_own)
+        if not (goes_on or self._router.may_wait(asker, None if is_own else call)):
+            raise self._router.leaving_error(is_nested=_is_nested(call, is_own=is_own))
         approvers = self._read_approvers(asker, request.options)
         self.table.check_quotas(tool, asker.participant.identity)
         if asker.usage.held_bytes + len(request.body) > identity_usage.MAX_HELD_BYTES:
@@ -250,7 +257,8 @@ class HoldRequests:
         yield from state.participants_of(hold.tool.asked_for)
         for participant in state.participants(None):  # there may be 10,000 without such a grant
             scope = participant.scope
-            if scope.approve_all or (hold.named and scope.approve and is_named(participant, hold)):
+            own = scope.answer if hold.kind == "answer" else scope.approve
+            if scope.approve_all or (hold.named and own and is_named(participant, hold)):
                 yield participant
 
     # The ends of a hold
@@ -261,8 +269,9 @@ class HoldRequests:
                 lost = Unavailable("the server of the host does not say whether the call goes on")
                 self._router.abort(hold.call, lost, "lost")
             return
-        text = "nobody has decided about the call in time"
-        error = ApprovalExpired(text, executed="no", details={"hold": hold.id})
+        done = "answered" if hold.kind == "answer" else "decided about the call"
+        text = f"nobody has {done} in time"
+        error = ApprovalExpired(text, executed=executed_of(hold), details={"hold": hold.id})
         self._end(hold, "expired", failed(hold.request_id, error))
 
     def call_ended(self, call: InFlightCall) -> None:
@@ -282,10 +291,19 @@ class HoldRequests:
     def withdraw(self, hold: CallHold) -> None:
         """End a hold whose asker does not wait for the decision any more."""
         outcome: HoldOutcome = "cancelled"
-        error: RoomException = Cancelled("the call has ended", executed="no")
+        error: RoomException = Cancelled("the call has ended", executed=executed_of(hold))
         if not hold.open_connection.participant.is_present:
-            outcome, error = "lost", HostLost("the host disconnected", executed="no")
+            outcome = "lost"
+            error = HostLost("the host disconnected", executed=executed_of(hold))
         self._end(hold, outcome, failed(hold.request_id, error))
+
+    def leave(self, hold: CallHold) -> None:
+        """End a hold as lost: its host, or this server, leaves and waits for no person."""
+        if hold.node:  # which ends it too, by the cancel of the call
+            self._release(hold, "lost")
+            return
+        error = self._router.leaving_error(is_nested=_is_nested(hold.call, is_own=hold.is_own))
+        self._end(hold, "lost", failed(hold.request_id, error))
 
     def _end(
         self,
@@ -321,7 +339,7 @@ class HoldRequests:
             self._router.resume(call)
 
     def _publish(self, name: str, hold: CallHold) -> None:
-        if hold.kind == "approve":
+        if hold.kind != "granted":
             self._feeds.publish_hold(name, hold)
         if self._room.replication is not None and not hold.node:
             self._room.replication.publish_hold(hold)
@@ -375,15 +393,18 @@ class HoldRequests:
             self.receive(replace(hold))
         # What is listed has no call: one hold may stop several calls of this node, and its own.
         hold.call = call
+        # Who has read a question, the other node alone knows (HOLD-17).
+        is_entered = data["entered"] or hold.kind == "answer"
         change = self.table.stop(
             hold,
             self._loop.time(),
-            is_entered=data["entered"],
+            is_entered=is_entered,
             has_settlers="nobody" not in data,
         )
         self._send(change)
         if hold.ends_at != inf:
             self._timers.add(hold.ends_at + _ACKNOWLEDGED_S, hold)
+        self._router.end_held(call)
 
     def resumed_elsewhere(self, call: InFlightCall, data: dict[str, Any]) -> None:
         """Let a call go on; from an approval on its host may enter the function."""
@@ -432,7 +453,7 @@ class HoldRequests:
         wanted = read_option(options, "hold", str)
         if wanted is not None:
             return self._read(participant, self._found(participant, wanted), request)
-        kind = read_option(options, "kind", str) or "approve"
+        kind = read_option(options, "kind", str)
         with_settled = read_option(options, "settled", bool)
         limit, cursor = page_limit(options), read_cursor(options, (str,))
         # Not the number itself: it would show how many holds there are that others settle.
@@ -445,11 +466,13 @@ class HoldRequests:
             listed = sorted((*self.table.settled.values(), *listed), key=lambda hold: hold.number)
         for hold in listed:
             yield
-            if hold.number <= after or hold.kind != kind or not may_settle(participant, hold):
+            is_wanted = hold.kind == kind if kind else hold.kind != "granted"
+            if hold.number <= after or not is_wanted or not may_settle(participant, hold):
                 continue
             if page and (len(page) == limit or size > MAX_PAGE_BYTES):
                 return {"holds": page, "cursor": cursor_text((page[-1]["id"],))}
-            page.append(self._described(hold) | (self._asked(hold) if kind == "granted" else {}))
+            asked = self._asked(hold) if hold.kind == "granted" else {}
+            page.append(self._described(hold) | asked)
             size += len(pack_reply(page[-1]))
         return {"holds": page, "cursor": None}
 
@@ -459,6 +482,7 @@ class HoldRequests:
         """Return a hold with its body, which the node of its host has."""
         if hold.node and not hold.ended:
             return self._replication.ask_holder(hold, participant, request)
+        note_read(hold)
         return {"hold": self._described(hold) | self._asked(hold)}
 
     def _described(self, hold: CallHold) -> dict[str, Any]:
@@ -525,17 +549,13 @@ class HoldRequests:
         outcome = _OUTCOMES[hold.kind][request.decision]
         hold.by, hold.answer = ShownParticipant.of(participant), answer
         hold.is_changed = answer.arguments is not None
-        decision: dict[str, Any] = {"hold": hold.id, "outcome": outcome, "by": hold.by.shown}
-        if outcome == "denied":
-            hold.reason = decision["reason"] = read_option(request.options, "reason", str) or ""
-        for option in ("arguments", "rules"):
-            if request.options.get(option) is not None:
-                decision[option] = request.options[option]
-        reply = Result(hold.request_id, pack_reply(decision))
-        entering = hold.call if outcome == "approved" and not hold.is_own else None
+        if outcome == "answered":
+            note_read(hold)  # what a list shows suffices to answer
+        reply = _reply_of(hold, hold.by, outcome, request.options)
+        entering = hold.call if outcome != "denied" and not hold.is_own else None
         if entering is None:
             self._end(hold, outcome, reply)
-        elif entering.caller.participant.is_remote:
+        elif outcome == "approved" and entering.caller.participant.is_remote:
             return self._approve_at(entering, hold, reply)
         else:
             self._end(hold, outcome, reply, entering.wait)
@@ -590,20 +610,25 @@ class HoldRequests:
         reason = read_option(options, "reason", str)
         arguments = read_option(options, "arguments", bytes)
         rules = read_option(options, "rules", bytes)
+        chunk = read_option(options, "chunk", bytes)
         if reason is not None and len(reason) > MAX_REASON_CHARS:
             raise bad_option("reason", f"must have at most {MAX_REASON_CHARS} characters")
         if request.decision != "approve" and (arguments is not None or rules is not None):
             raise bad_option("decision", "must be approve, with arguments or rules")
+        if (chunk is not None) is not (request.decision == "answer"):
+            raise bad_option("chunk", "must be given with the decision answer, and no other")
         if rules is not None and len(rules) > MAX_RULES_BYTES:
             raise bad_option("rules", f"must have at most {MAX_RULES_BYTES} bytes")
         if arguments is not None and len(arguments) > MAX_HOLD_BYTES:
             raise TooLarge(f"changed arguments have at most {MAX_HOLD_BYTES} bytes", executed="no")
+        if chunk is not None and len(chunk) > MAX_HOLD_BYTES:
+            raise TooLarge(f"an answer has at most {MAX_HOLD_BYTES} bytes", executed="no")
         if request.digest != hold.digest:
             raise bad_option("digest", "is not that of what this approval is about")
         if arguments is not None and not participant.may_call(*hold.tool.names):
             text = f"no grant to call {hold.tool.name}, and so to change what it is called with"
             raise PermissionDenied(text, details={"grant": "agents.call"})
-        return HoldAnswer(request.decision, reason, _digest(arguments), _digest(rules))
+        return HoldAnswer(request.decision, reason, *map(_digest, (arguments, rules, chunk)))
 
 
 @dataclass(slots=True, eq=False)
@@ -634,6 +659,19 @@ def _name_of(node: str) -> str:
     return node.rpartition(" ")[0]
 
 
+def _reply_of(
+    hold: CallHold, by: ShownParticipant, outcome: HoldOutcome, options: Mapping[str, Any]
+) -> Result:
+    """Return what the asker gets of a decision."""
+    decision: dict[str, Any] = {"hold": hold.id, "outcome": outcome, "by": by.shown}
+    if outcome == "denied":
+        hold.reason = decision["reason"] = read_option(options, "reason", str) or ""
+    for option in ("arguments", "rules", "chunk"):
+        if options.get(option) is not None:
+            decision[option] = options[option]
+    return Result(hold.request_id, pack_reply(decision))
+
+
 def _digest(data: bytes | None) -> bytes | None:
     return None if data is None else sha256(data).digest()
 
@@ -652,7 +690,7 @@ def _check_fields(request: Hold) -> None:
     if len(request.digest) != _DIGEST_BYTES:
         raise bad_option("digest", f"must have {_DIGEST_BYTES} bytes")
     size = len(request.body)
-    most = MAX_HOLD_BYTES if request.kind == "approve" else MAX_GRANTED_BYTES
+    most = MAX_GRANTED_BYTES if request.kind == "granted" else MAX_HOLD_BYTES
     if size > most:
         text = f"{size} bytes would have to be shown to a person, at most {most} can"
         raise TooLarge(text, executed="no")
@@ -665,12 +703,17 @@ def _call_of(asker: Connection, request: Hold) -> InFlightCall | None:
     if request.dispatch is None:
         return None
     call = asker.dispatched.get(request.dispatch)
-    if call is None or call.patterns is not None or request.kind != "approve":
+    if call is None or call.patterns is not None or request.kind == "granted":
         raise PermissionDenied("the call is not in flight on this connection")
     if call.wait is not None and "tool" not in request.options:
         if not all(hold.is_own for hold in call.wait.holds):
             raise bad_option("dispatch", "waits for a person already")
     return call
+
+
+def _is_nested(call: InFlightCall | None, *, is_own: bool) -> bool:
+    """Whether a hold is about a call within one that is in flight here."""
+    return call is not None and (is_own or call.is_nested)
 
 
 def _tool_of_call(call: InFlightCall | None) -> HeldTool:

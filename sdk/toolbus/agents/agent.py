@@ -58,6 +58,7 @@ from toolbus.turns.builders import (
     run_concurrently,
 )
 from toolbus.turns.tool_groups import SkillListing, ToolGroup, checked_groups, checked_listings
+from toolbus.turns.tool_questions import Answer, checked_answer
 from toolbus.turns.tool_use import ToolResult
 from toolbus.turns.turn import Turn
 from toolbus.turns.turn_options import (
@@ -131,6 +132,7 @@ class Agent:
         permissions: What each call is judged by. They bind this agent alone.
         approve: Asks a person about a call; without it, what would be asked is denied. "room" asks
             those in the room who may approve calls of the asker, else of the agent: see `Turn`.
+        answer: Answers what tools in this process ask, as `Turn` takes it.
         middlewares: What runs around each call of a tool, the first outermost.
         model_middlewares: What stands around each request to the model, the first outermost.
         records: Where each call is recorded.
@@ -165,6 +167,7 @@ class Agent:
         skills: Iterable[SkillListing] = (),
         permissions: Permissions | None = None,
         approve: Approve | None = None,
+        answer: Answer | None = None,
         middlewares: Iterable[Middleware] = (),
         model_middlewares: Iterable[ModelMiddleware] = (),
         records: Records | None = None,
@@ -205,6 +208,7 @@ class Agent:
             "middlewares": checked_middlewares(middlewares, "agent"),
             "records": checked_records(records, "agent"),
             "approve": approve,
+            "answer": checked_answer(answer),
             # Longer than a turn gives by default: an agent that is asked asks its model first.
             "timeout_s": checked_timeout(timeout_s),
         }

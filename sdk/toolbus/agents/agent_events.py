@@ -6,15 +6,16 @@
     tool_call    id, tool, arguments: the model asks for a call; arguments that are not an object,
                  or long, are their text, cut
     progress     id, tool, value: the latest progress of a call
-    held         id, tool, hold, waits_for, left_s, may_settle, nobody: a call waits for a person.
-                 `hold` is the id of the approval, null for a question of the agent itself, of which
-                 only its asker is told; `waits_for` the tool to be approved, which the called one
-                 may call in turn, null if the agent may not know it; `left_s` the seconds until it
-                 expires, null if it does not; `may_settle` whether the agent itself may approve it,
-                 and `nobody` whether nobody in the room may
-    resumed      id, tool, hold, outcome, changed: it goes on; "approved", "denied", "expired",
-                 "cancelled" or "lost"; `changed` says whether who approved it has changed its
-                 arguments
+    held         id, tool, hold, kind, waits_for, left_s, may_settle, nobody: a call waits for a
+                 person, to "approve" it or to "answer" it by `kind`. `hold` is the id of the
+                 approval, null for a question of the agent itself, of which only its asker is told;
+                 `waits_for` the tool that waits, which the called one may call in turn, null if the
+                 agent may not know it; `left_s` the seconds until it expires, null if it does not;
+                 `may_settle` whether the agent itself may settle it, and `nobody` whether nobody in
+                 the room may
+    resumed      id, tool, hold, outcome, changed: it goes on; "approved", "answered", "denied",
+                 "expired", "cancelled" or "lost"; `changed` says whether who approved it has
+                 changed its arguments
     tool_result  id, tool, state, executed, text: the result as the model reads it, cut; error with
                  code and message unless state is "ok"; files with name, mime_type, size of each, of
                  the first 50
@@ -115,6 +116,7 @@ def held_event(held: HeldCall, use: ToolUse | None = None, tool: str = "") -> Ag
     if not held.is_open:
         return event | {"outcome": held.outcome, "changed": held.changed}
     return event | {
+        "kind": held.kind or "approve",
         "waits_for": held.tool or None,
         "left_s": held.left_s,
         "may_settle": held.may_settle,

@@ -326,7 +326,8 @@ class ApiScope:
     approve_own: StrictBool = False
     """May approve a call that it makes for somebody else itself; in no preset."""
     answer: _ToolPatternList = ()
-    """Patterns of tools whose parked calls it may answer."""
+    """Patterns of tools: it may answer what they ask in calls that are made for its own identity,
+    and such calls themselves if the tool has no code."""
 
     @classmethod
     def host_default(cls) -> ApiScope:

@@ -58,6 +58,7 @@ from toolbus.turns.agent_state import AgentState
 from toolbus.turns.approvals import Approve
 from toolbus.turns.builders import AnyBuilder, ToolkitBuilder, builder_of
 from toolbus.turns.tool_groups import ActiveGroups, SkillListing, ToolGroup
+from toolbus.turns.tool_questions import Answer
 from toolbus.turns.turn_assembly import ToolkitNames
 from toolbus.turns.turn_toolkits import RequiredToolkit
 from toolbus.untrusted_text import one_line
@@ -212,12 +213,13 @@ chooses_an_agent: Callable[[Callable[..., None]], Callable[..., None]] = takes(A
 """Gives a command the flags of `AgentChoices`, in place of its parameter of that type."""
 
 
-def agent_of(
+def agent_of(  # noqa: PLR0913 - each is one fact of an agent, by keyword
     room: RoomClient | None,
     choices: AgentChoices,
     *,
     name: str,
     approve: Approve | None = None,
+    answer: Answer | None = None,
     records: Records | None = None,
     trusted: Sequence[str] = (),
 ) -> Agent:
@@ -228,6 +230,7 @@ def agent_of(
         choices: What the flags say; `model` is given.
         name: The name of the agent.
         approve: Asks a person about a call; without it, what would be asked is denied.
+        answer: Answers what its own tools ask.
         records: Where the calls that it makes are recorded.
         trusted: Owners that it trusts without `--trust`.
 
@@ -280,6 +283,7 @@ def agent_of(
             skills=avatar.skills,
             permissions=avatar.restricted(_permissions(choices, trusted)),
             approve=approve,
+            answer=answer,
             model_middlewares=[ModelRetries(), ModelLog()],
             records=records,
             store=_states(choices.state),

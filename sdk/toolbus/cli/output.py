@@ -389,12 +389,15 @@ def held_text(held: HeldCall) -> str:
         changed = " with other arguments" if held.changed else ""
         return f"{one_line(held.outcome, SHOWN_CHARS)}{changed}: {tool}"
     hold_id = one_line(held.id, SHOWN_CHARS)
+    verb = "answer" if held.kind == "answer" else "approve"
+    if held.may_settle and verb == "answer":
+        return f"waiting for an answer to {tool}: toolbus approvals answer {hold_id}"
     if held.may_settle:
         return f"waiting for a person to approve {tool}: toolbus approvals approve {hold_id}"
     which = f"{tool} (approval {hold_id})" if hold_id else tool
     if held.nobody:
-        return f"nobody who is in the room now may approve {which}"
-    return f"waiting for somebody else to approve {which}"
+        return f"nobody who is in the room now may {verb} {which}"
+    return f"waiting for somebody else to {verb} {which}"
 
 
 def show_explanation(explained: CallExplanation, *, as_json: bool) -> None:

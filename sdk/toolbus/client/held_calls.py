@@ -22,20 +22,23 @@ class HeldCall:
     """
 
     id: str
-    """The id of the approval, as `RoomClient.approve` takes it; empty for the question of a turn
+    """The id, as `RoomClient.approve` and `answer` take it; empty for the question of a turn
     itself, `Turn(approve="room")`, whose id only others get."""
     tool: str = ""
     """The tool that waits, `toolkit.tool`; empty if this participant may not know it."""
     may_settle: bool = False
-    """Whether it waits and this participant may approve or deny it."""
+    """Whether it waits and this participant may settle it."""
     nobody: bool = False
-    """Whether it waits and nobody who is in the room now may approve it."""
+    """Whether it waits and nobody who is in the room now may settle it."""
     left_s: float | None = None
     """Seconds until it expires; None if it does not, or does not wait any more."""
     outcome: str = "open"
-    """"open" while it waits; then "approved", "denied", "expired", "cancelled" or "lost"."""
+    """"open" while it waits; then "approved", "answered", "denied", "expired", "cancelled" or
+    "lost"."""
     changed: bool = False
     """Whether the person who approved it has changed its arguments."""
+    kind: str = ""
+    """What it waits for: "approve" or "answer"; empty once it does not wait any more."""
 
     @property
     def is_open(self) -> bool:
@@ -49,6 +52,7 @@ class HeldCall:
         if not isinstance(hold_id, str):
             return None
         left_ms, tool, outcome = data.get("left_ms"), data.get("tool", ""), data.get("outcome")
+        kind = data.get("kind")
         return cls(
             hold_id,
             tool if isinstance(tool, str) else "",
@@ -57,6 +61,7 @@ class HeldCall:
             left_ms / 1000 if isinstance(left_ms, int) else None,
             outcome if isinstance(outcome, str) else "open",
             data.get("changed") is True,
+            kind if isinstance(kind, str) else "",
         )
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:  # most programs record nothing, and few tools ask a person
     from toolbus.records.recording import Recording
     from toolbus.records.records import Records
     from toolbus.tools.approvals import ApprovalDecision, ApprovalDemand
+    from toolbus.tools.questions import ToolQuestion
 
 __all__ = [
     "FIELDS_TO_READ",
@@ -75,8 +76,10 @@ class CallRunner(CallHost, CallThreads, Protocol):
     wants_error_text: Callable[[], bool]
     """Whether the server asks for the texts of exceptions."""
 
-    async def demand_approval(self, call: HostedCall, demand: ApprovalDemand) -> ApprovalDecision:
-        """Ask the server who may approve a call."""
+    async def demand(
+        self, call: HostedCall, demanded: ApprovalDemand | ToolQuestion
+    ) -> Mapping[str, Any]:
+        """Let the server ask a person about a call; return the decision as it sends it."""
 
     async def return_to_work(self, call: HostedCall) -> None:
         """Wait for a place for a call that has waited."""
@@ -101,6 +104,8 @@ class HostedCall(Execution):
     """Runs the call; set after the task's first step if that is run at once."""
     stream: OutputStream | None = None
     """Chunks, progress and input of the call; None for a call that has none of them."""
+    is_held: bool = False
+    """Whether it waits for a person before its function is entered."""
     stop_reason: str = ""
     """Why the call was given up, as in the cancel frame; "lost" with the connection."""
     _room: CallRoom | None = None
@@ -251,7 +256,15 @@ class HostedCall(Execution):
 
     async def demand_approval(self, demand: ApprovalDemand) -> ApprovalDecision:
         """Ask the server who may approve the call."""
-        return await self._runner.demand_approval(self, demand)
+        from toolbus.tools.approvals import decision_of
+
+        return decision_of(await self._runner.demand(self, demand))
+
+    async def put_question(self, question: ToolQuestion) -> Chunk:
+        """Ask the server who may answer."""
+        from toolbus.tools.questions import answer_of
+
+        return await answer_of(question, partial(self._runner.demand, self))
 
     async def return_to_work(self) -> None:
         """Wait until this host has a place for the call."""

@@ -26,6 +26,7 @@ from toolbus.errors import (
     InvalidResult,
     PermissionDenied,
     RoomException,
+    Unavailable,
     note_call,
 )
 from toolbus.hosting.hosted_toolkit import HostedToolkit
@@ -41,6 +42,7 @@ from toolbus.wire.flow_control import MAX_PROGRESS_BYTES
 if TYPE_CHECKING:  # few tools ask a person
     from toolbus.concurrency.pausable_clock import CallTime
     from toolbus.tools.approvals import ApprovalDecision, ApprovalDemand, AsksPerson
+    from toolbus.tools.questions import AsksQuestion, ToolQuestion
 
 __all__ = ["InProcessCall", "InProcessToolkit", "LocalInput", "started_tools"]
 
@@ -126,6 +128,8 @@ class InProcessCall(Execution, LocalRun):
     """The time of the turn's call, which stands still with this one."""
     asks: AsksPerson | None = None
     """Asks a person about this call; None if nobody can be asked."""
+    answers: AsksQuestion | None = None
+    """Asks a person what the function asks; None if nobody can be asked."""
     enforces_approval: bool = True
     """Whether a tool with `approval` asks: not where the permissions of the turn have judged it."""
 
@@ -215,6 +219,18 @@ class InProcessCall(Execution, LocalRun):
             decision = await self.asks(demand)
             observed.settle(decision)
         return decision
+
+    async def put_question(self, question: ToolQuestion) -> Chunk:
+        """Ask who answers in the turn."""
+        if self.answers is None:
+            text = 'nobody can be asked here: the turn needs answer=, or answer="room"'
+            raise Unavailable(text, executed="no", retryable=False)
+        from toolbus.tools.observed_hold import ObservedHold
+
+        with ObservedHold(self.recording) as observed:
+            answer = await self.answers(question)
+            observed.answered()
+        return answer
 
     async def put(self, chunk: Chunk) -> None:
         """Pass a chunk to the caller; an error of that ends the call."""

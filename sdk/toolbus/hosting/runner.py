@@ -13,6 +13,7 @@ import os
 import sys
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from contextvars import Context as TaskContext
 from contextvars import copy_context
 from copy import copy
@@ -93,8 +94,9 @@ from toolbus.wire.flow_control import MAX_CHUNK_BYTES
 if TYPE_CHECKING:  # few tools ask a person
     from toolbus.concurrency.pausable_clock import CallTime
     from toolbus.hosting.host_grants import AskPerson
-    from toolbus.tools.approvals import ApprovalDecision, ApprovalDemand
+    from toolbus.tools.approvals import ApprovalDemand
     from toolbus.tools.execution import Identity
+    from toolbus.tools.questions import ToolQuestion
 
 __all__ = ["Runner"]
 
@@ -220,9 +222,14 @@ class Runner:
         return self.definitions.add(toolkit, public=public)
 
     async def idle(self) -> None:
-        """Wait until no call that arrived on this connection is running."""
+        """Wait until no call that arrived on this connection is running.
+
+        Those that wait for a person, and were not entered, are not waited for: see HOLD-18.
+        """
         while tasks := [
-            call.task for call in self._calls.values() if call.task and not call.task.done()
+            call.task
+            for call in self._calls.values()
+            if call.task and not (call.task.done() or call.is_held)
         ]:
             await asyncio.wait(tasks)
 
@@ -277,27 +284,35 @@ class Runner:
 
     # Calls that wait for a person
 
-    async def demand_approval(self, call: HostedCall, demand: ApprovalDemand) -> ApprovalDecision:
-        """Let the server ask who may approve a call; it takes no place meanwhile.
+    async def demand(
+        self, call: HostedCall, demanded: ApprovalDemand | ToolQuestion
+    ) -> Mapping[str, Any]:
+        """Let the server ask a person about a call; it takes no place meanwhile.
 
         Raises `Unavailable` at an older server, `TooLarge` for what is too much to be shown, and
         what the server refuses the question with; executed "no".
         """
         if self._ask_person is None:
             raise Unavailable("this host has no connection", executed="no", retryable=False)
-        from toolbus.tools.approvals import decision_of
         from toolbus.tools.observed_hold import ObservedHold
 
-        demanded = demand.to_wire(call.hosted.digest)
-        observed = ObservedHold(call.recording, self._tracing.recorder())
-        with observed, self._aside.waiting(call.identity):
-            self._admit_returning()
-            reply = await self._ask_person(call.dispatch.id, *demanded)
-            observed.read(reply)
-        return decision_of(reply)
+        fields = demanded.to_wire(call.hosted.digest)
+        # A function that asks from its thread keeps that, and there is one for each place.
+        place = nullcontext() if call.is_on_thread else self._aside.waiting(call.identity)
+        call.is_held = not demanded.is_entered
+        try:
+            with ObservedHold(call.recording, self._tracing.recorder(), fields[0]) as hold, place:
+                self._admit_returning()
+                reply = await self._ask_person(call.dispatch.id, *fields)
+                hold.read(reply)
+                return reply
+        finally:
+            call.is_held = False
 
     async def return_to_work(self, call: HostedCall) -> None:
         """Wait for a place for a call that has waited, behind those of its caller."""
+        if call.is_on_thread:
+            return
         used, held = self._places_of(call.identity)
         # It is among the running ones already.
         if self._slots.may_take(used - 1, max(0, held - 1)):

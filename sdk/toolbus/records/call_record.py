@@ -91,9 +91,9 @@ class CallRecord:
     arguments: str | None = None
     """The arguments as JSON, cut; None unless the records keep arguments."""
     settled: str = ""
-    """What a person decided: "approved", "changed" (approved with other arguments), "denied", or
-    "expired" without an answer in time; empty if nobody was asked. Of several questions the last
-    one counts."""
+    """What a person decided: "approved", "changed" (approved with other arguments), "denied",
+    "answered" (what the tool has asked), or "expired" without an answer in time; empty if nobody
+    was asked. Of several questions the last one counts."""
     settled_by: str = ""
     """Who decided: the name, with the alias of its issuer if it has one."""
     settled_at: float | None = None

@@ -134,7 +134,8 @@ class EndedCall:
     held_s: float = 0.0
     """Seconds of `duration_s` in which it waited for a person, or a call within it did."""
     outcome: str = ""
-    """How that ended, if its host asked: "approved", "denied", "expired", "cancelled", "lost"."""
+    """How that ended, if its host asked: "approved", "denied", "answered", "expired", "cancelled",
+    "lost"."""
 
     @classmethod
     def from_wire(cls, fields: Sequence[Any]) -> EndedCall:
@@ -179,7 +180,8 @@ class WaitingCall:
     host: str
     """The name of who asks, likewise: its host, or the caller before it makes the call."""
     outcome: str
-    """"open" while it waits; then "approved", "denied", "expired", "cancelled", "lost"."""
+    """"open" while it waits; then "approved", "denied", "answered", "expired", "cancelled",
+    "lost"."""
     held_s: float
     """For how long it has waited, in seconds."""
 

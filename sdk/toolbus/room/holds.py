@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from toolbus.auth.participant_names import full_name
+from toolbus.chunks.chunk_types import Chunk, FileChunk, as_chunk, one_chunk
 from toolbus.client.input_sender import invalid_option
-from toolbus.errors import InvalidResult
+from toolbus.errors import InvalidArguments, InvalidResult, TooLarge
 from toolbus.permissions.granted_rules import GrantedRule, granted_rule
 from toolbus.permissions.plain import rule_from_plain, rule_to_plain
 from toolbus.permissions.rule import Rule
 from toolbus.tools.approvals import bound_digest
+from toolbus.tools.questions import misfit, misfit_error, question_digest
 from toolbus.tools.tool_run import Participant
-from toolbus.wire import BadBody, pack_body, unpack_body
+from toolbus.wire import MAX_HOLD_BYTES, BadBody, pack_body, unpack_body
 
-__all__ = ["GrantedHold", "HoldBody", "HoldInfo", "packed_rules"]
+__all__ = ["GrantedHold", "HoldBody", "HoldInfo", "answer_chunk", "packed_answer", "packed_rules"]
 
 T = TypeVar("T")
 
@@ -27,9 +29,10 @@ class HoldBody:
     """What is asked about a call: in the words of its host, except for `arguments`."""
 
     arguments: Mapping[str, Any]
-    """The values by parameter with which the function would be entered."""
+    """The values by parameter with which the function would be entered; of the kind "answer" those
+    of the call that waits for its result, and none with a question."""
     reason: str
-    """Why a person is asked."""
+    """Why a person is asked; of the kind "answer" why once more."""
     message: str = ""
     """What the tool says about this input."""
     preview: str = ""
@@ -42,6 +45,24 @@ class HoldBody:
     """Whether the call sends an attachment or values too: these are not shown, nor approved."""
     approvers: tuple[str, ...] = ()
     """Who may settle it, as the host chose; empty for all with the grant."""
+    question: str = ""
+    """What is asked, of the kind "answer"."""
+    schema: Mapping[str, Any] | None = None
+    """A JSON Schema that an answer has to match."""
+    options: tuple[str, ...] = ()
+    """The answers to choose from; empty for any."""
+    is_result: bool = False
+    """Whether the answer is the result of the call: its tool has no code."""
+
+    def check(self, answer: Chunk) -> None:
+        """Raise `InvalidArguments` for an answer that is not what is asked for."""
+        from toolbus.schemas.foreign import usable_schema  # few programs answer
+        from toolbus.schemas.validation import JsonCheck
+
+        check = None if self.schema is None else JsonCheck(usable_schema(self.schema).schema)
+        wrong = misfit(answer, check, self.options, is_result=self.is_result)
+        if wrong:
+            raise misfit_error(wrong)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +80,10 @@ class HoldInfo:
     definition: str
     """The digest of the definition of the toolkit."""
     digest: bytes
-    """SHA-256 of `definition` and the packed arguments: what an approval is about."""
+    """SHA-256 of `definition` and the packed arguments, or question: what a decision is about."""
     kind: str = "approve"
-    """"approve", or "granted" for a rule that a person has granted, which may be taken back."""
+    """"approve", "answer" for a question or a call without code, or "granted" for a rule that a
+    person has granted, which may be taken back."""
     caller: Participant | None = None
     """Who makes the call; None for a granted rule."""
     call_id: str = ""
@@ -79,13 +101,14 @@ class HoldInfo:
     left_s: float | None = None
     """Seconds until it expires; None if it does not, or is settled."""
     outcome: str = "open"
-    """"open"; then "approved", "denied", "expired", "cancelled", or "lost" with its host."""
+    """"open"; then "approved", "answered", "denied", "expired", "cancelled", or "lost" as its host
+    leaves."""
     by: Participant | None = None
     """Who settled it."""
     reason: str = ""
     """Why it was denied, in that participant's words."""
     replaces: str = ""
-    """The id of the hold of an earlier attempt of this call, whose host was lost."""
+    """The id of the hold of an earlier attempt of this call, which was lost."""
     body: HoldBody | None = None
     """What is asked; only from `RoomClient.hold`, while it is open."""
 
@@ -116,7 +139,7 @@ class HoldInfo:
                 by=_participant(data.get("by")),
                 reason=_text(data, "reason"),
                 replaces=_text(data, "replaces"),
-                body=_body(data) if "body" in data and data["kind"] == "approve" else None,
+                body=_body(data) if "body" in data else None,
             )
 
 
@@ -184,32 +207,59 @@ def _participant(facts: Mapping[str, Any] | None) -> Participant | None:
     return Participant(**texts, alias=_text(facts, "alias"))
 
 
-def _body(data: Mapping[str, Any]) -> HoldBody:
+def _body(data: Mapping[str, Any]) -> HoldBody | None:
     try:
         body = unpack_body(data["body"], binary=True)
+        if data["kind"] == "answer":
+            return _question(data, body)
+        if data["kind"] != "approve":
+            return None
         packed = body["arguments"]
         if bound_digest(data["definition"], packed) != data["digest"]:
             raise ValueError("its digest is that of something else")
-        arguments = unpack_body(packed)
-        if not isinstance(arguments, dict):
-            raise ValueError("its arguments are not one object")
         return HoldBody(
-            arguments=arguments,
+            arguments=_arguments(packed),
             reason=_text(body, "reason"),
             message=_text(body, "message"),
             preview=_text(body, "preview"),
             reaches=_text(body, "reaches"),
             suggestions=tuple(map(rule_from_plain, body.get("suggestions", ()))),
             has_input=body.get("input") is True,
-            approvers=tuple(_checked(entry, str) for entry in _checked(data["approvers"], list)),
+            approvers=_texts(data, "approvers"),
         )
     except (BadBody, LookupError, TypeError, ValueError) as error:
         text = f"what the host of {data['toolkit']} asks cannot be read: {error}"
         raise InvalidResult(text, executed="no") from error
 
 
+def _question(data: Mapping[str, Any], body: Mapping[str, Any]) -> HoldBody:
+    if question_digest(data["definition"], data["body"]) != data["digest"]:
+        raise ValueError("its digest is that of something else")
+    packed, schema = body.get("arguments"), body.get("schema")
+    return HoldBody(
+        arguments={} if packed is None else _arguments(packed),
+        reason=_text(body, "reason"),
+        approvers=_texts(data, "approvers"),
+        question=_text(body, "question"),
+        schema=None if schema is None else _checked(schema, dict),
+        options=_texts(body, "options"),
+        is_result=packed is not None,
+    )
+
+
+def _arguments(packed: bytes) -> dict[str, Any]:
+    arguments = unpack_body(packed)
+    if not isinstance(arguments, dict):
+        raise ValueError("its arguments are not one object")
+    return arguments
+
+
 def _text(facts: Mapping[str, Any], name: str) -> str:
     return _checked(facts.get(name, ""), str)
+
+
+def _texts(facts: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    return tuple(_checked(entry, str) for entry in _checked(facts.get(name, []), list))
 
 
 def _checked(value: Any, kind: type[T]) -> T:
@@ -228,3 +278,41 @@ def packed_rules(rule: Rule | Sequence[Rule] | bool) -> bytes:
         text = "rule must be a Rule, a list of them, or True for exactly these arguments"
         raise invalid_option("rule", text)
     return pack_body([rule_to_plain(granted) for granted in rules])
+
+
+async def answer_chunk(values: Sequence[Any]) -> Chunk:
+    """Return the values of an answer as one chunk, in memory.
+
+    Raises `InvalidArguments` for what cannot be sent, `TooLarge`, and `OSError`.
+    """
+    chunks: list[Chunk] = []
+    for value in values:
+        try:
+            chunk = as_chunk(value)
+        except InvalidResult as error:
+            raise InvalidArguments(error.message, executed="no", details=error.details) from error
+        if isinstance(chunk, FileChunk) and not chunk.is_whole:
+            data = b""
+            async for piece in chunk.pieces():
+                data += piece
+                if len(data) > MAX_HOLD_BYTES:
+                    raise _too_large()
+            chunk = FileChunk(data, chunk.name, chunk.mime_type)
+        chunks.append(chunk)
+    return one_chunk(chunks)
+
+
+def packed_answer(chunk: Chunk) -> bytes:
+    """Pack an answer. Raises `TooLarge`, and `InvalidArguments` for what cannot be sent."""
+    try:
+        packed = pack_body(chunk.to_wire())
+    except BadBody as error:
+        raise InvalidArguments(error.reason, executed="no") from error
+    if len(packed) > MAX_HOLD_BYTES:
+        raise _too_large()
+    return packed
+
+
+def _too_large() -> TooLarge:
+    text = f"an answer has at most {MAX_HOLD_BYTES} bytes: send a larger file as a link"
+    return TooLarge(text, executed="no")

@@ -21,7 +21,13 @@ from toolbus.client.local_errors import NotEnteredProxy, check_loop, room_closed
 from toolbus.client.retry import DEFAULT_WAIT_FOR_HOST_S
 from toolbus.errors import ConnectionLost, NotFound, PermissionDenied
 from toolbus.room.events import DEFAULT_TOPICS, EventStream, RoomEvent
-from toolbus.room.holds import GrantedHold, HoldInfo, packed_rules
+from toolbus.room.holds import (
+    GrantedHold,
+    HoldInfo,
+    answer_chunk,
+    packed_answer,
+    packed_rules,
+)
 from toolbus.room.hosting import Hosting, find_hosting, packed_manifest
 from toolbus.room.participants import BuilderInfo
 from toolbus.room.registrations import Registration, checked_offer, checked_supersede
@@ -410,22 +416,24 @@ class RoomClient(Room):
     # Approvals
 
     async def holds(self, *, settled: bool = False) -> list[HoldInfo]:
-        """List the calls that wait for a person and that this participant may approve.
+        """List the calls that wait for a person and that this participant may approve or answer.
 
         Args:
             settled: Whether those are listed too that were settled within the last 10 minutes.
 
         Raises:
-            PermissionDenied: The grants `approve` and `approve_all` are missing.
+            PermissionDenied: The grants `approve`, `approve_all` and `answer` are missing.
             Unavailable: The server is older.
         """
         return [HoldInfo.from_wire(hold) async for hold in self._listed({"settled": settled})]
 
     async def hold(self, id: str) -> HoldInfo:
-        """Read one call that waits, with all that would run: its `body`.
+        """Read one call that waits, with all that would run, or is asked: its `body`.
+
+        A call whose tool has no code counts from then on as one that may have been carried out.
 
         Raises:
-            NotFound: There is none with this id that this participant may approve.
+            NotFound: There is none with this id that this participant may approve or answer.
             InvalidResult: What its host asks is not what would run, or cannot be read.
         """
         body = await self._approver().request(Holds, {"hold": text_of("id", id)})
@@ -475,6 +483,33 @@ class RoomClient(Room):
             reason: Why, for the caller, which may be a model; at most 2,000 characters.
         """
         await self._settle(id, "deny", {"reason": text_of("reason", reason)} if reason else {})
+
+    async def answer(self, id: str | HoldInfo, /, *chunks: Any) -> None:
+        """Answer a question of a tool, or a call whose tool has no code.
+
+        An answer that does not fit is refused here, and the question stays open. The same answer
+        may be given again, as after a lost connection.
+
+        Args:
+            id: The hold, or its id.
+            chunks: The answer: one value, such as a text, a JSON value, a file's bytes or a chunk;
+                of a call several, as a tool returns them, and none for an empty result. Together
+                they have at most 256 KiB.
+
+        Raises:
+            InvalidArguments: It does not fit; or the hold asks for an approval.
+            TooLarge: It has more than 256 KiB.
+            NotFound: There is none with this id that this participant may answer.
+            AlreadyExists: It is settled; `details` has its `outcome`, and `by` whom.
+            PermissionDenied: This participant may not answer it.
+        """
+        hold = id if isinstance(id, HoldInfo) else await self.hold(id)
+        if hold.body is None and hold.is_open:  # as a list has it
+            hold = await self.hold(hold.id)
+        chunk = await answer_chunk(chunks)
+        if hold.body is not None and hold.kind == "answer":
+            hold.body.check(chunk)
+        await self._settle(hold, "answer", {"chunk": packed_answer(chunk)})
 
     async def granted_rules(self) -> list[GrantedHold]:
         """List the rules granted at hosts that this participant may take back.

@@ -419,7 +419,7 @@ class RoomClient:
     # Approvals
 
     def holds(self, *, settled: bool = False) -> list[HoldInfo]:
-        """List the calls that wait for a person and that this participant may approve.
+        """List the calls that wait for a person and that this participant may approve or answer.
 
         Raises:
             RoomException: What `toolbus.RoomClient.holds` raises.
@@ -450,6 +450,14 @@ class RoomClient:
     def deny(self, id: str | HoldInfo, reason: str = "") -> None:
         """Refuse a call that waits; raises as `approve`."""
         self._run(self._client.deny, id, reason)
+
+    def answer(self, id: str | HoldInfo, /, *chunks: Any) -> None:
+        """Answer a question, or a call without code; see `toolbus.RoomClient.answer`.
+
+        Raises:
+            RoomException: What that raises.
+        """
+        self._run(self._client.answer, id, *chunks)
 
     def granted_rules(self) -> list[GrantedHold]:
         """List the granted rules that this participant may take back; raises as `holds`."""

@@ -65,9 +65,10 @@ PERMIT_RULE: Final = "toolbus.permit.rule"
 HOLD_ID: Final = "toolbus.hold.id"
 """The approval that a call waited for; none for an approver in the process of an agent."""
 HOLD_KIND: Final = "toolbus.hold.kind"
-"""What was asked for, such as "approve"."""
+"""What was asked for: approve, or answer."""
 HOLD_OUTCOME: Final = "toolbus.hold.outcome"
-"""How the wait ended: approved, changed, denied, expired, cancelled, or the code of an error."""
+"""How the wait ended: approved, changed, denied, answered, expired, cancelled, or the code of an
+error."""
 HOLD_BY: Final = "toolbus.hold.by"
 """Who decided."""
 

@@ -6,16 +6,17 @@ The runner of the tool sets the facts. How far the run has come is in `tool_run`
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from toolbus.auth.grants import ToolPatterns, is_toolkit_name
 from toolbus.chunks.chunk_types import Chunk, EmptyChunk
 from toolbus.errors import RoomException, Unavailable
 from toolbus.permissions.assessment import Assessment
+from toolbus.tools.approvers import DEFAULT_APPROVAL_S
 from toolbus.tools.call_room import CallRoom
 from toolbus.tools.tool_run import (
     LOCAL,
@@ -27,6 +28,9 @@ from toolbus.tools.tool_run import (
     ToolRun,
 )
 from toolbus.untrusted_text import one_line
+
+if TYPE_CHECKING:  # few tools ask a person
+    from toolbus.tools.questions import Answerer
 
 __all__ = ["ToolContext", "own_call", "run_of"]
 
@@ -61,6 +65,8 @@ class ToolContext:
         on_progress: Receives the plain value of each progress, on the thread that emits it.
         builders: Patterns of what the caller and the principal may ask to be built, a tuple for
             each of them: see the property. None by default, so that nothing may be built.
+        answer: Answers what the tool asks by `ask`: an async function that gets the
+            `ToolQuestion`, and returns the value. Without it nobody can be asked.
         run: The run behind the context, from a runner; made of the others by default.
     """
 
@@ -79,6 +85,7 @@ class ToolContext:
         on_chunk: OnChunk | None = None,
         on_progress: Callable[[Any], None] | None = None,
         builders: tuple[tuple[str, ...], ...] = (),
+        answer: Answerer | None = None,
         run: ToolRun | None = None,
     ) -> None:
         self._run = run or LocalRun(
@@ -93,6 +100,7 @@ class ToolContext:
             on_progress,
             builders,
             without_runner=True,
+            answerer=answer,
         )
 
     @property
@@ -201,6 +209,64 @@ class ToolContext:
             and is_toolkit_name(name)
             and all(ToolPatterns(grant).covers_toolkit(name) for grant in grants)
         )
+
+    async def ask(
+        self,
+        question: str,
+        *,
+        schema: Mapping[str, Any] | None = None,
+        options: Sequence[str] = (),
+        timeout_s: float | None = DEFAULT_APPROVAL_S,
+        to: Sequence[str] = (),
+    ) -> Any:
+        """Ask a person in the room, and return the value of the answer.
+
+        Whoever the call is made for is asked, if its token has the grant `answer` for this tool, or
+        `to`, else the tool's `approvers`. Meanwhile the time of the call stands still, and that of
+        all calls around it, and an async function takes none of its tool's `max_concurrency`. Calls
+        of it side by side ask one after another.
+
+        Args:
+            question: What is asked. The answerer sees it, and nothing of the call's arguments.
+            schema: A JSON Schema that the answer matches; without one it is any value, text mostly.
+            options: The answers to choose from.
+            timeout_s: Seconds to wait; 0 never waits, None has no limit of its own. That of the
+                caller counts if it is shorter.
+            to: Who may answer, in place of the tool's `approvers`.
+
+        Raises:
+            ApprovalDenied: The person refuses to answer. Uncaught it is `tool_failed`, executed
+                "yes", as the others are.
+            ApprovalExpired: Nobody has answered in time.
+            Unavailable: Nobody can be asked: the server is older, or the call is not hosted and has
+                no `answer=`.
+            InvalidResult: A client that does not check its answers gave three that do not fit.
+            TooLarge: The question has more than 256 KiB.
+            TypeError: An argument has another type.
+            ValueError: The schema does not compile, or a time or an entry of `to` is none.
+        """
+        from toolbus.tools.questions import ToolQuestion
+
+        asked = ToolQuestion.of(question, schema, options, timeout_s, to)
+        return (await self._run.ask_question(asked)).value
+
+    def ask_sync(
+        self,
+        question: str,
+        *,
+        schema: Mapping[str, Any] | None = None,
+        options: Sequence[str] = (),
+        timeout_s: float | None = DEFAULT_APPROVAL_S,
+        to: Sequence[str] = (),
+    ) -> Any:
+        """Ask as `ask` does, from a sync tool; its thread waits, and keeps its place meanwhile.
+
+        Raises as `ask`, and `Cancelled` if the call was cancelled.
+        """
+        asked = partial(
+            self.ask, question, schema=schema, options=options, timeout_s=timeout_s, to=to
+        )
+        return self._run.call_nested(asked)
 
     @overload
     def call_sync(self, tool: str, arguments: Mapping[str, Any] | None = None, /) -> Any: ...

@@ -26,7 +26,8 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from toolbus.bounded_logging import bounded_logger
@@ -44,6 +45,7 @@ from toolbus.tools.toolkit import Toolkit, failure_of
 
 if TYPE_CHECKING:  # few tools ask a person
     from toolbus.tools.approvals import ApprovalDecision, ApprovalDemand
+    from toolbus.tools.questions import ToolQuestion
 
 __all__ = [
     "NO_LIMITS",
@@ -193,6 +195,7 @@ class Execution(ToolRun):
     """Number of functions on threads that the tool waits for."""
     timer: PausableTimer | None = None
     """Ends the function when the tool's own time limit has passed."""
+    _questions: asyncio.Lock | None = None
 
     @property
     @abstractmethod
@@ -266,18 +269,37 @@ class Execution(ToolRun):
     async def ask_person(self, demand: ApprovalDemand) -> ApprovalDecision:
         """Ask who may approve the call; it takes no slot meanwhile, and its time stands still.
 
-        Then it waits for a slot again, as those do that arrive.
-
         Raises:
             PermissionDenied: Nobody can be asked.
             ApprovalExpired: Nobody has decided in time.
             RoomException: The question could not be asked; executed "no".
         """
+        return await self._while_away(self.demand_approval(demand))
+
+    async def ask_question(self, question: ToolQuestion) -> Chunk:
+        """Ask who may answer for an answer; it takes no slot meanwhile, and its time stands still.
+
+        The questions of one call are asked one after another.
+        """
+        if not question.approvers:
+            tools = self.toolkit.tools
+            named = next((tool.approvers for tool in tools if tool.name == self.tool), ())
+            question = replace(question, approvers=tuple(named) or self.toolkit.approvers)
+        if self._questions is None:
+            self._questions = asyncio.Lock()
+        async with self._questions:
+            return await self._while_away(self.put_question(question))
+
+    async def _while_away(self, asking: Awaitable[T]) -> T:
+        """Give the slot back while a person is waited for; then queue for one as new calls do.
+
+        A call whose function is on a thread keeps its slot, as it keeps the thread.
+        """
         slots, timer = self.slots, self.timer
         self.free_slot()
         self.pause()
         try:
-            decision = await self.demand_approval(demand)
+            decision = await asking
         finally:
             self.resume()
         if timer is not None:
@@ -295,6 +317,10 @@ class Execution(ToolRun):
     @abstractmethod
     async def demand_approval(self, demand: ApprovalDemand) -> ApprovalDecision:
         """Ask a person as the runner does; raises as `ask_person`."""
+
+    @abstractmethod
+    async def put_question(self, question: ToolQuestion) -> Chunk:
+        """Ask for an answer as the runner does; raises as `ask_question`."""
 
     async def return_to_work(self) -> None:
         """Wait until the runner has a place for a call that has waited for a person."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind
 
-from toolbus.errors import ApprovalExpired, PermissionDenied, RoomException
+from toolbus.errors import ApprovalDenied, ApprovalExpired, PermissionDenied, RoomException
 from toolbus.records.call_record import Settlement
 from toolbus.telemetry.attributes import HOLD, OTHER, hold_attributes, settlement_attributes
 from toolbus.tools.approvals import ApprovalDecision, decider_of, decision_of
@@ -58,9 +58,13 @@ class ObservedHold:
         """Keep what was decided elsewhere, as the server sends it. Raises as `decision_of`."""
         if reply["outcome"] in ("approved", "denied"):
             self.settle(decision_of(reply))
-        else:  # an answer in place of a decision
-            self._settlement = Settlement(reply["outcome"], decider_of(reply))
+        else:
+            self.answered(decider_of(reply))
             self.hold = reply.get("hold", "")
+
+    def answered(self, by: str = "") -> None:
+        """Keep that a question was answered with a value."""
+        self._settlement = Settlement("answered", by)
 
     def settle(self, decision: Any) -> None:
         """Keep what was decided."""
@@ -77,6 +81,8 @@ class ObservedHold:
         if isinstance(error, ApprovalExpired):
             settlement = Settlement("expired")
             self.hold = error.details.get("hold", "")
+        if isinstance(error, ApprovalDenied):  # by a function that answers in this process
+            settlement = Settlement("denied")
         if self._recording is not None:
             self._recording.settle(settlement, monotonic() - self._began)
         if self._span is not None:

@@ -16,28 +16,21 @@ from pydantic import TypeAdapter
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.carried_values import as_declared
-from toolbus.chunks.chunk_types import (
-    Chunk,
-    FileChunk,
-    JsonChunk,
-    LinkChunk,
-    MixedChunk,
-    result_chunk,
-)
+from toolbus.chunks.chunk_types import Chunk, result_chunk
 from toolbus.chunks.json_values import NotJson
 from toolbus.concurrency.slices import run_in_slices
-from toolbus.errors import InvalidResult
 from toolbus.permissions.assessment import Assessment, assessment_of_flags
-from toolbus.schemas.validation import JsonCheck, Violation, invalid_arguments
+from toolbus.schemas.validation import invalid_arguments
 from toolbus.tools.context import ToolContext
 from toolbus.tools.definition import CompiledDefinition, ToolDefinition
 from toolbus.tools.input_stream import ATTACHMENT, InputParameter
 from toolbus.tools.middleware import Middleware
+from toolbus.tools.result_checks import check_result
 from toolbus.tools.signature import read_method_input
 from toolbus.tools.tool_run import ToolRun
 from toolbus.wire.body_steps import Steps
 
-__all__ = ["Tool", "check_result", "read_in_time"]
+__all__ = ["Tool", "read_in_time"]
 
 _logger = bounded_logger(__name__)
 _SENT_AS_THEY_ARE = (str, bytes, bytearray, memoryview, NotJson, Iterator, AsyncIterator)
@@ -275,25 +268,3 @@ async def read_in_time(tool: Tool, run: ToolRun, arguments: dict[str, Any]) -> d
     if not run.argument_bytes:
         return tool.read_arguments(arguments)
     return await run_in_slices(tool.read_steps(arguments), run.argument_bytes, continues=True)
-
-
-def check_result(check: JsonCheck, chunk: Chunk) -> None:
-    """Raise `InvalidResult` if a result, or an item of a stream, breaks the output schema.
-
-    Of several chunks, the one JSON value among them has to match. A place that is text because JSON
-    cannot carry its value is not checked; beyond the places that the chunk names, nothing is.
-    """
-    if isinstance(chunk, MixedChunk):
-        chunk = next((part for part in chunk.chunks if isinstance(part, JsonChunk)), chunk)
-    violation: Violation | None
-    if isinstance(chunk, FileChunk | LinkChunk | MixedChunk):
-        violation = Violation("", "the tool must return a JSON value")
-    elif not chunk.as_text:
-        violation = check.violation(chunk.value)
-    elif chunk.more_as_text:
-        violation = None
-    else:
-        violation = check.violation_except(chunk.value, frozenset(chunk.as_text))
-    if violation is not None:
-        message = f"the result breaks its schema at {violation.path or '/'}: {violation.message}"
-        raise InvalidResult(message, details=violation.details)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:  # most programs record nothing, and few turns ask a person
     from toolbus.records.recording import Recording
     from toolbus.records.records import Records
     from toolbus.tools.approvals import ApprovalDecision, ApprovalDemand, ApprovalState
+    from toolbus.tools.questions import Answerer, ToolQuestion
 
 __all__ = [
     "LOCAL",
@@ -51,8 +52,8 @@ __all__ = [
 
 T = TypeVar("T")
 _IN_LOOP = (
-    "call_sync is for the thread of a sync tool: this thread runs an event loop, which it would"
-    " block; await context.room.call(...)"
+    "call_sync and ask_sync are for the thread of a sync tool: this thread runs an event loop,"
+    " which they would block; await context.room.call(...) or context.ask(...)"
 )
 _Error = TypeVar("_Error", bound=RoomException)
 
@@ -264,6 +265,15 @@ class ToolRun(ABC):
         text = f"{demand.judged.decision.reason} {text}"
         raise PermissionDenied(text, executed="no")
 
+    async def ask_question(self, question: ToolQuestion) -> Chunk:
+        """Ask a person for an answer, and return it once it fits.
+
+        Raises `Unavailable` where nobody can be asked, `ApprovalDenied` if the person refuses to
+        answer, and `ApprovalExpired`.
+        """
+        text = "nobody can be asked here: a test passes ToolContext(answer=...)"
+        raise Unavailable(text, executed="no", retryable=False)
+
     def follow(self, end: Callable[[], None]) -> None:
         """Let `end` be called, on any thread, when the call has ended or was cancelled.
 
@@ -420,12 +430,22 @@ class LocalRun(ToolRun):
     """Receives the plain value of each progress, on the thread that emits it."""
     builders: tuple[tuple[str, ...], ...] = ()
     without_runner: bool = False
+    answerer: Answerer | None = None
+    """Answers what the tool asks; without it nobody can be asked."""
 
     def pausable_clock(self) -> PausableClock:
         """Return what is `clock` from now on; see `ToolRun.pausable_clock`."""
         pausable = super().pausable_clock()
         self.clock = pausable.time
         return pausable
+
+    async def ask_question(self, question: ToolQuestion) -> Chunk:
+        """Let the function answer that the context was made with."""
+        if self.answerer is None:
+            return await super().ask_question(question)
+        from toolbus.tools.questions import answered_by
+
+        return await answered_by(self.answerer, question)
 
     async def run_sync(self, function: Callable[[], T]) -> T:
         """Run a function where sync tools run, and return its result."""

@@ -44,6 +44,7 @@ from toolbus.turns.tool_groups import (
     checked_groups,
     checked_listings,
 )
+from toolbus.turns.tool_questions import Answer, checked_answer, turn_answers
 from toolbus.turns.tool_use import ToolResult, ToolUse
 from toolbus.turns.turn_assembly import TurnAssembly
 from toolbus.turns.turn_calls import CollectedChunks, CollectedValues, PassedOnChunks, TurnFacts
@@ -159,6 +160,10 @@ class Turn:
             time stands still too, else for the agent itself. It needs a room, whose server is new
             enough; else the call is denied, and the error says why. What the host of a trusted
             owner says that it asks a person about is left to it.
+        answer: Answers what tools in this process ask by `ToolContext.ask`: an async function that
+            gets the `ToolQuestion` and returns the value, or raises `ApprovalDenied`; or "room" for
+            those in the room who may answer, which is the default with `approve="room"`. Without it
+            such a question is `Unavailable`.
         approval_timeout_s: Seconds that a question is open, here or at the host of a tool; 0 never
             waits, and None has no limit.
         purpose: What the calls are for, in the agent's words, for those who approve them; at most
@@ -167,11 +172,12 @@ class Turn:
 
     Raises `ValueError` if two toolkits have one name, with both owners, `timeout_s` or
     `approval_timeout_s` is not a time, `purpose` is too long, `approve` is given without
-    permissions, a message inside a tool, or `required`, `available`, `approve="room"` or a message
-    without a room, and `TypeError` without room and context or with both, for a room that is not a
-    `RoomClient`, a message that is not a `Message`, JSON without a message, and anything but
-    toolkits in `always` and `required`, async generators in `middlewares`, an `AgentState` as
-    `state`, `Permissions`, and a function or "room" as `approve`.
+    permissions, a message inside a tool, or `required`, `available`, `approve="room"`,
+    `answer="room"` or a message without a room, and `TypeError` without room and context or with
+    both, for a room that is not a `RoomClient`, a message that is not a `Message`, JSON without a
+    message, and anything but toolkits in `always` and `required`, async generators in
+    `middlewares`, an `AgentState` as `state`, `Permissions`, and a function or "room" as `approve`
+    and `answer`.
     """
 
     def __init__(  # noqa: PLR0913 - the promised signature
@@ -194,6 +200,7 @@ class Turn:
         timeout_s: float = 60.0,
         permissions: Permissions | None = None,
         approve: Approve | None = None,
+        answer: Answer | None = None,
         approval_timeout_s: float | None = 300.0,
         purpose: str | None = None,
         **unknown: Never,
@@ -220,6 +227,7 @@ class Turn:
             defaults=checked_defaults(timeout_s, purpose, approval_timeout_s),
             approvals=ApprovalQueue(approve, approval_timeout_s),
             permissions=checked_permissions(permissions, approve, checked),
+            answer=checked_answer(answer),
         )
         self._groups = ActiveGroups(options.groups, options.state, options.skills)
         self._assembly = TurnAssembly(options, self._groups)
@@ -266,6 +274,9 @@ class Turn:
                 scope.wants_error_text,
                 ShownDefinitions(trust, options.state.definitions),
                 scope.builders or (),
+                turn_answers(
+                    options.answer, scope.view, approves_in_room=options.approvals.is_in_room
+                ),
             )
             judge = None
             if options.permissions is not None:

@@ -39,7 +39,7 @@ from toolbus.schemas.validation import JsonCheck
 from toolbus.tools.chain import MiddlewareChain, collected
 from toolbus.tools.context import ToolContext
 from toolbus.tools.middleware import Middleware, ToolCall
-from toolbus.tools.tool import check_result
+from toolbus.tools.result_checks import check_result
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import LocalRun, OnChunk, Participant, TurnDefinitions
 from toolbus.tools.toolkit import MAX_MIXED_BYTES, MAX_RESULT_BYTES, failure_of
@@ -50,6 +50,7 @@ if TYPE_CHECKING:  # most calls are neither recorded nor traced
     from toolbus.records.recording import Recording
     from toolbus.telemetry.turn_spans import TurnCallSpan
     from toolbus.tools.approvals import ApprovalDecision, ApprovalDemand, ApprovalState
+    from toolbus.tools.questions import ToolQuestion
     from toolbus.turns.tool_use import ToolUse
 
 __all__ = [
@@ -246,6 +247,8 @@ class TurnFacts:
     """What tools in this process find as `run.shown_definitions`."""
     builders: tuple[tuple[str, ...], ...] = ()
     """What tools in this process find as `context.builders`."""
+    answers: Callable[[TurnCall, ToolQuestion], Awaitable[Chunk]] | None = None
+    """Asks what tools in this process ask; None if nobody can be asked."""
 
 
 class Judge(Protocol):
@@ -509,6 +512,8 @@ class LocalDispatch:
             builders=facts.builders,
         )
         inner.shown_definitions = facts.shown_definitions
+        if facts.answers is not None:
+            inner.answers = partial(facts.answers, call)
         inner.within = call
         if call.clock is not None:  # without judge and middlewares, its time begins here
             inner.left_s = call.left_s

@@ -30,6 +30,7 @@ from toolbus.turns.agent_state import AgentState
 from toolbus.turns.approvals import ApprovalQueue, Approve
 from toolbus.turns.builders import AnyBuilder, ToolkitConfig
 from toolbus.turns.tool_groups import SkillListing, ToolGroup
+from toolbus.turns.tool_questions import Answer
 from toolbus.turns.turn_permissions import TurnPermissions
 from toolbus.turns.turn_runs import TurnRuns
 from toolbus.turns.turn_toolkits import LocalToolkit, RequiredToolkit
@@ -84,6 +85,8 @@ class TurnOptions:
     """What calls have that name nothing else."""
     approvals: ApprovalQueue
     permissions: TurnPermissions | None
+    answer: Answer | None = None
+    """Who answers what tools in this process ask; by default the room if that approves."""
 
     def __post_init__(self) -> None:
         """Refuse what does not go with where the turn runs. Raises `ValueError`."""
@@ -99,9 +102,10 @@ class TurnOptions:
             where = "the context of this turn has no room"
         else:
             return
-        if self.approvals.is_in_room:
+        if self.approvals.is_in_room or self.answer == "room":
+            name = "approve" if self.approvals.is_in_room else "answer"
             raise ValueError(
-                f'{where}, so that nobody can be asked there: approve="room" needs Turn(room), or a'
+                f'{where}, so that nobody can be asked there: {name}="room" needs Turn(room), or a'
                 " context with a room"
             )
         required = [

@@ -29,7 +29,8 @@ HOLDS_VERSION = 6
 MAX_ATTRIBUTES_BYTES = 16 * 1024
 """The attributes of one participant, packed (PROTOCOL.md, PEOPLE-2)."""
 MAX_HOLD_BYTES = 256 * 1024
-"""What a person is shown about one call; nobody approves what was not shown (HOLD-4)."""
+"""What a person is shown about one call; nobody approves what was not shown (HOLD-4). What a person
+gives has as much: other arguments, and answers (HOLD-15)."""
 MAX_PURPOSE_CHARS = 500
 """What a call is for: a person reads it before an answer (HOLD-4)."""
 MAX_REASON_CHARS = 2_000
@@ -221,7 +222,7 @@ class AssessDispatch(ServerFrame, tag=24, frozen=True):
 
 
 class Hold(RequestFrame, tag=25, frozen=True):
-    """A host asks that a person decides about a call that it runs; the reply is the decision."""
+    """A host asks a person about a call that it runs; the reply is the decision."""
 
     dispatch: Number | None
     kind: str
@@ -305,7 +306,7 @@ class Holds(RequestFrame, tag=40, frozen=True):
 
 
 class Settle(RequestFrame, tag=41, frozen=True):
-    """Decide about a hold: approve or deny what `digest` stands for."""
+    """Decide about a hold: approve, answer or deny what `digest` stands for."""
 
     hold: str
     decision: str

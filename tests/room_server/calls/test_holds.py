@@ -1,5 +1,5 @@
-"""PROTOCOL.md, HOLD-5 to HOLD-9 and HOLD-14, on a virtual clock: whose time stands still, and for
-how long; how many holds there may be.
+"""PROTOCOL.md, HOLD-5 to HOLD-9, HOLD-14 and HOLD-17, on a virtual clock: whose time stands still,
+and for how long; how many holds there may be.
 """
 
 from __future__ import annotations
@@ -13,7 +13,13 @@ import pytest
 from support.parts.models import definition, participant
 from support.parts.router_harness import RouterHarness, phase, port_of
 from toolbus import ApiScope
-from toolbus.errors import AlreadyExists, ApprovalExpired, QuotaExceeded, RoomException
+from toolbus.errors import (
+    AlreadyExists,
+    ApprovalExpired,
+    NotFound,
+    QuotaExceeded,
+    RoomException,
+)
 from toolbus.wire import (
     Cancel,
     Dispatch,
@@ -21,6 +27,7 @@ from toolbus.wire import (
     Failed,
     Held,
     Hold,
+    Holds,
     RequestId,
     Result,
     Resumed,
@@ -71,18 +78,33 @@ class HeldRoom(RouterHarness):
         return int(dispatch.id)
 
     def hold(self, host: Connection, dispatch: int | None, **options: Any) -> CallHold:
-        request = Hold(RequestId(next(self.ids)), dispatch, "approve", DIGEST, b"\x80", options)
+        kind = options.pop("kind", "approve")
+        request = Hold(RequestId(next(self.ids)), dispatch, kind, DIGEST, b"\x80", options)
         self.requests.hold(host, request)
         return list(self.room_holds.open.values())[-1]
 
-    def settle(self, by: Connection, hold: CallHold, decision: str = "approve") -> None:
-        request = Settle(RequestId(next(self.ids)), hold.id, decision, DIGEST, {})
+    def settle(
+        self, by: Connection, hold: CallHold, decision: str = "approve", **options: Any
+    ) -> None:
+        request = Settle(RequestId(next(self.ids)), hold.id, decision, DIGEST, options)
         self.requests.settle(by, request)
+
+    def read(self, by: Connection, hold: CallHold) -> None:
+        request = Holds(RequestId(next(self.ids)), {"hold": hold.id})
+        run_steps(self.requests.holds(by, request))
 
     def pass_time(self, seconds: float) -> None:
         """Advance the clock in steps, so that what looks again and again does."""
         for _ in range(round(seconds * 10)):
             self.clock.advance(0.1)
+
+    def drain(self, host: Connection, *, is_server: bool) -> None:
+        """Let the host drain, or the server."""
+        if is_server:
+            self.router.is_draining = True
+        else:
+            self.room.state.drain(host.participant)
+        self.router.end_holds_at(host)
 
     def refusal_of_hold(self, host: Connection, dispatch: int | None, **options: Any) -> Any:
         with pytest.raises(RoomException) as refused:
@@ -94,6 +116,10 @@ def end_of(connection: Connection) -> tuple[str, str]:
     """Return how the last call of a caller has failed: code and executed."""
     failures = [frame for frame in port_of(connection).sent if isinstance(frame, Failed)]
     return phase(failures[-1])
+
+
+def refusal_of(frame: Any) -> tuple[str, str, bool]:
+    return frame.code, frame.executed, frame.retryable
 
 
 def waited(connection: Connection) -> list[tuple[int, int]]:
@@ -433,6 +459,50 @@ def test_executed_is_no_until_the_approval_is_written(
     assert ("approved" in outcomes) is (stage in ("approved", "asked again"))
 
 
+ANSWER_ENDS: list[tuple[list[str], str]] = [
+    ([], "no"),
+    (["listed"], "no"),
+    (["read by another"], "no"),
+    (["denied"], "no"),
+    (["read"], "maybe"),
+    (["answered"], "maybe"),
+    (["read", "denied"], "maybe"),
+    (["read", "withdrawn", "asked again"], "maybe"),
+]
+
+
+@pytest.mark.parametrize(("steps", "executed"), ANSWER_ENDS)
+def test_executed_is_no_until_somebody_may_act_upon_what_he_read(
+    room: HeldRoom, steps: list[str], executed: str
+) -> None:
+    """HOLD-17: and the host is told with the end of its question."""
+    alice, bob, host = room.connection("alice"), room.connection("bob"), room.host("host", "t")
+    dispatch = room.begin(alice, 1)
+    hold = room.hold(host, dispatch, kind="answer")
+    for step in steps:
+        if step == "listed":
+            run_steps(room.requests.holds(alice, Holds(RequestId(9), {})))
+        elif step == "read":
+            room.read(alice, hold)
+        elif step == "read by another":
+            with pytest.raises(NotFound):
+                room.read(bob, hold)
+        elif step == "withdrawn":
+            room.router.cancel(host, Cancel(RequestId(hold.request_id), ""))
+        elif step == "asked again":
+            hold = room.hold(host, dispatch, kind="answer", entered=True)
+        elif step == "denied":
+            room.settle(alice, hold, "deny")
+        else:
+            room.settle(alice, hold, "answer", chunk=b"\x91\x00")
+    port_of(host).sent.clear()
+    is_open = not hold.ended
+    room.leave(host)
+    assert end_of(alice) == ("host_lost", executed)
+    if is_open and "asked again" not in steps:
+        assert phase(port_of(host).take_failed()) == ("host_lost", executed)
+
+
 def test_reply_of_a_host_while_it_holds_ends_the_wait_before_the_call(room: HeldRoom) -> None:
     """HOLD-6: `resumed` is about a call whose id is still taken."""
     alice, host = room.connection("alice"), room.host("host", "t")
@@ -442,6 +512,63 @@ def test_reply_of_a_host_while_it_holds_ends_the_wait_before_the_call(room: Held
     assert [type(frame) for frame in port_of(alice).sent] == [Held, Resumed, Result]
     assert hold.outcome == "cancelled"
     assert phase(port_of(host).take_failed()) == ("cancelled", "no")
+
+
+LEAVING = [
+    ("host", "open", "lost"),
+    ("host", "nested", "lost"),
+    ("host", "entered", "open"),
+    ("host", "approved", "approved"),
+    ("server", "open", "lost"),
+    ("server", "nested", "lost"),
+    ("server", "entered", "open"),
+    ("server", "approved", "approved"),
+]
+
+
+@pytest.mark.parametrize(("who", "stage", "outcome"), LEAVING)
+def test_who_leaves_waits_for_no_person(room: HeldRoom, who: str, stage: str, outcome: str) -> None:
+    """HOLD-18: nor begins to. What was entered goes on; what is nested cannot be made elsewhere."""
+    alice, host, other = room.connection("alice"), room.host("host", "t"), room.host("other", "u")
+    around: dict[str, Any] = {"parent": room.begin(alice, 1, "u.run")} if stage == "nested" else {}
+    caller, retryable = (other, who == "host") if around else (alice, True)
+    hold = room.hold(host, room.begin(caller, 2, **around), entered=stage == "entered")
+    asks_later = room.begin(caller, 3, **around)
+    if stage == "approved":
+        room.settle(alice, hold)
+    port_of(host).sent.clear()
+    room.drain(host, is_server=who == "server")
+    assert hold.outcome == outcome
+    if outcome == "lost":
+        assert [type(frame) for frame in port_of(host).sent] == [Failed, Cancel]
+        resumed, failed = port_of(caller).sent[-2:]
+        assert (type(resumed), *refusal_of(failed)) == (Resumed, "unavailable", "no", retryable)
+    else:
+        assert port_of(host).sent == []
+    assert room.refusal_of_hold(host, asks_later).retryable is retryable
+    assert room.hold(host, asks_later, entered=True).outcome == "open"
+    room.leave(alice)
+    room.clock.advance(0)
+
+
+@pytest.mark.parametrize(("who", "within"), [("host", "open"), ("server", "lost")])
+def test_own_question_ends_with_its_server_and_that_of_no_call_is_to_be_asked_again(
+    room: HeldRoom, who: str, within: str
+) -> None:
+    """HOLD-18."""
+    alice, host = room.connection("alice"), room.host("host", "t")
+    about = {"tool": "files.write", "local": True}
+    dispatch = room.begin(alice, 1)
+    holds = room.hold(host, dispatch, **about), room.hold(host, None, **about)
+    room.drain(host, is_server=who == "server")
+    assert [hold.outcome for hold in holds] == [within, "lost"]
+    assert refusal_of(port_of(host).sent[-1]) == ("unavailable", "no", True)
+    if who == "server":
+        assert refusal_of(port_of(host).sent[0]) == ("unavailable", "no", False)
+        assert room.refusal_of_hold(host, None, **about).retryable
+        assert not room.refusal_of_hold(host, dispatch, **about).retryable
+    room.leave(alice)
+    room.clock.advance(0)
 
 
 QUOTAS: list[tuple[str, int]] = [("MAX_OF_CALLER", 3), ("MAX_OF_HOST", 3), ("MAX_OF_ROOM", 3)]

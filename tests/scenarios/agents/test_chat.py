@@ -104,6 +104,18 @@ APPROVE = textwrap.dedent(
     asyncio.run(main())
     """
 )
+SHOP = textwrap.dedent(
+    """
+    from toolbus import ToolContext, Toolkit, tool
+
+    @tool(read_only=True)
+    async def order(context: ToolContext) -> str:
+        size = await context.ask("Which size?", options=["small", "large"])
+        return f"ordered {size}"
+
+    shop = Toolkit("shop", [order])
+    """
+)
 HANGS = {"text": "Wait.", "uses": [{"name": "eyes.hang"}]}
 LOOKS = {
     "text": "Let me \x1b]0;look\x07.",
@@ -335,6 +347,33 @@ def test_what_an_agent_elsewhere_waits_for_is_answered_in_place(
             shown = person.reads(PROMPT)
             assert "approval: denied" in shown
             assert "not today" in shown
+
+
+def test_question_of_a_tool_is_answered_in_place(toolbus: CommandLine, tmp_path: Path) -> None:
+    """Of a tool elsewhere that an agent elsewhere calls, and of one in the chat's own process."""
+    (toolbus.folder / "shop.py").write_text(SHOP, encoding="utf-8")
+    use = {"uses": [{"name": "shop.order", "arguments": {}}]}
+    replies = write_replies(tmp_path / "clerk.jsonl", use, {"text": "Done."})
+    model = ("--model", f"scripted:{replies}")
+    agent = ("agent", "--name", "clerk", "--require", "shop", "--trust", "bob", *model)
+    with toolbus.hosting("shop:shop", "--name", "bob"), toolbus.start(*agent) as clerk:
+        assert "hosting clerk" in clerk.line()
+        with chatting(toolbus, "clerk") as person:
+            person.type("order it\n")
+            shown = person.reads("[1-2] choose, [d]eny, [v]iew all: ")
+            assert "waits for an answer: shop.order" in shown
+            assert "Which size?" in shown
+            person.type("2")
+            shown = person.reads(PROMPT)
+            assert "answer: answered" in shown
+            assert "ordered large" in shown
+    with chatting(toolbus, *model, "--offer", "shop:shop") as person:
+        person.type("order it\n")
+        person.reads("[1-2] choose, [d]eny, [v]iew all: ")
+        person.type("d")
+        person.reads(REASON)
+        person.type("none of them\n")
+        assert "the tool raised ApprovalDenied: " in person.reads(PROMPT)
 
 
 def test_chat_with_its_own_agent_builds_what_it_offers(

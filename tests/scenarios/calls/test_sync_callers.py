@@ -34,6 +34,12 @@ async def write(text: str) -> str:
     return f"wrote {text}"
 
 
+@tool
+def ask(context: toolbus.ToolContext) -> str:
+    """Ask a person."""
+    return f"{context.ask_sync('Which?')} it is"
+
+
 class Served:
     """A server and a host on a thread of their own."""
 
@@ -92,7 +98,7 @@ class Served:
             finally:
                 self.cancelled.release()
 
-        return Toolkit("kit", [double, steps, file, both, size, hold, write])
+        return Toolkit("kit", [double, steps, file, both, size, hold, write, ask])
 
 
 @pytest.fixture
@@ -215,6 +221,18 @@ def test_sync_client_holds_and_approves(served: Served) -> None:
         "wrote other",
         'a person denied this call, and says: "no"',
     ]
+
+
+def test_sync_client_answers_what_a_tool_asks(served: Served) -> None:
+    answers: list[Any] = []
+    with served.client() as room, room.events(["holds"]) as events:
+        thread = threading.Thread(target=lambda: answers.append(room.call("kit.ask")))
+        thread.start()
+        asked = next(events).hold
+        assert asked is not None
+        room.answer(asked, "red")
+        thread.join(PATIENCE_S)
+    assert answers == ["red it is"]
 
 
 def test_sync_client_has_the_methods_of_the_client_with_the_same_arguments() -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from support.nodes.cluster import nodes, until_listed, until_present
+from support.nodes.processes import SHORT_LEASES, node_processes
 from support.patience import PATIENCE_S
 from support.redis.server import RedisPlace, any_redis
 from support.rooms.approvals import Person, person_in
 from toolbus import (
     ApiScope,
+    ExternalTool,
     HeldCall,
     Permissions,
     RoomClient,
@@ -29,6 +33,7 @@ from toolbus.errors import (
     AlreadyExists,
     ApprovalDenied,
     ApprovalExpired,
+    HostLost,
     NotFound,
     RoomException,
     Unavailable,
@@ -80,7 +85,7 @@ async def staged(redis: RedisPlace, **limits: Any) -> AsyncIterator[Stage]:
         first, second, third = servers
         async with (
             first.room("host") as host,
-            host.host(Toolkit("files", [write])),
+            host.host(Toolkit("files", [write, ExternalTool("review", {})])),
             second.room("ann") as ann,
             third.room("carol", api=APPROVER) as carol,
             third.room("between") as between,
@@ -171,6 +176,51 @@ async def test_call_waits_as_long_as_caller_and_host_allow(redis: RedisPlace, wh
         hold = await stage.carol.asked()
         assert (await error_of(call, ApprovalExpired)).executed == "no"
         assert (await stage.carol.settled()).id == hold.id
+
+
+async def test_call_without_code_is_answered_elsewhere(stage: Stage) -> None:
+    call = stage.calling("files.review")
+    hold = await stage.carol.asked()
+    assert hold.body is not None
+    assert (hold.kind, hold.body.arguments) == ("answer", ARGUMENTS)
+    for _ in range(2):  # as after a lost connection
+        await stage.carol.room.answer(hold, "good")
+    assert await call == "good"
+    assert (await stage.carol.settled()).outcome == "answered"
+
+
+@pytest.mark.parametrize(
+    ("is_read", "gone", "executed"),
+    [(False, "host", "no"), (True, "host", "maybe"), (True, "its node", "maybe")],
+)
+async def test_call_that_was_read_elsewhere_may_have_been_carried_out(
+    stage: Stage, is_read: bool, gone: str, executed: str
+) -> None:
+    """HOLD-17."""
+    call = stage.calling("files.review", retry=False)
+    await (stage.carol.asked() if is_read else stage.carol.added())
+    await (stage.host.aclose() if gone == "host" else stage.servers[0].server.stop())
+    error = await error_of(call, RoomException if gone == "its node" else HostLost)
+    assert error.executed == executed
+
+
+async def test_caller_knows_of_no_reader_once_the_node_of_the_host_was_killed(
+    redis: RedisPlace, tmp_path: Path
+) -> None:
+    """HOLD-17: so the call may have been carried out, whoever has read it."""
+    async with asyncio.timeout(60), AsyncExitStack() as stack:
+        running = node_processes(tmp_path, redis.url, redis.url, program=SHORT_LEASES)
+        here, there = await stack.enter_async_context(running)
+        ann = await stack.enter_async_context(here.room("ann"))
+        host = await stack.enter_async_context(there.room("host"))
+        await stack.enter_async_context(host.host(Toolkit("files", [ExternalTool("review", {})])))
+        beside = await stack.enter_async_context(there.room("ann"))
+        await until_listed(ann, "files")
+        person = await stack.enter_async_context(person_in(beside))
+        call = asyncio.create_task(ann.invoke("files.review", retry=False))
+        await person.asked()
+        await there.end(signal.SIGKILL)
+        assert (await error_of(call, RoomException)).executed == "maybe"
 
 
 async def test_clocks_of_all_calls_around_stand_still_at_every_node(stage: Stage) -> None:
@@ -310,13 +360,10 @@ async def test_node_that_ends_while_a_call_waits_ends_what_needs_it(
     hold = await stage.carol.asked()
     place = {"host": 0, "caller": 1, "approver": 2}[gone]
     await stage.servers[place].server.stop()
-    if gone == "host":
-        assert (await stage.carol.settled()).outcome in ("cancelled", "lost")
+    if gone != "approver":
+        assert (await stage.carol.settled()).outcome == "lost"
         error = await error_of(call, RoomException)
         assert (error.executed, error.retryable) == ("no", True)
-    elif gone == "caller":
-        assert (await stage.carol.settled()).outcome == "cancelled"
-        call.cancel()
     else:
         async with stage.servers[1].room("dan", api=APPROVER) as dan:
             await dan.approve(hold.id)

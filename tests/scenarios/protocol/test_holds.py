@@ -1,4 +1,4 @@
-"""PROTOCOL.md, HOLD-1 to HOLD-14: calls that wait for a person, as frames.
+"""PROTOCOL.md, HOLD-1 to HOLD-15: calls that wait for a person, as frames.
 
 How long a call waits, and whose time stands still, is in `tests/room_server/calls/test_holds.py`.
 """
@@ -57,6 +57,7 @@ HOSTING = AgentsGrant(register_public_toolkit=True, register_private_toolkit=Tru
 CALLING = AgentsGrant(call=True, act_for=("ann",))
 MINE: dict[str, Any] = {"approve": ("*",)}
 ALL: dict[str, Any] = {"approve_all": ("*",)}
+ANSWERS: dict[str, Any] = {"answer": ("echo",)}
 OWN: dict[str, Any] = {}
 FOR: dict[str, Any] = {"on_behalf_of": "ann"}
 NUMBERS = count(100)
@@ -228,10 +229,30 @@ RIGHTS: list[tuple[str, dict[str, Any], dict[str, Any], list[str], str]] = [
 ]
 
 
+# What differs where an answer is asked for.
+ANSWER_RIGHTS: list[tuple[str, dict[str, Any], dict[str, Any], list[str], str]] = [
+    ("alice", ANSWERS, OWN, [], "answered"),
+    ("alice", ALL, OWN, [], "answered"),
+    ("alice", MINE, OWN, [], "answer"),
+    ("alice", {"answer": ("other",)}, OWN, [], "answer"),
+    ("bob", ANSWERS, OWN, [], "not_found"),
+    ("bob", ALL, OWN, [], "answered"),
+    ("ann", ANSWERS, FOR, [], "answered"),
+    ("alice", ANSWERS, FOR, [], "approve_own"),
+    ("host", {**ANSWERS, **ALL}, OWN, [], "permission_denied"),
+    ("bob", ANSWERS, OWN, ["role:user"], "answered"),
+    ("bob", MINE, OWN, ["role:user"], "not_found"),
+    ("alice", ANSWERS, OWN, ["name:bob"], "permission_denied"),
+    ("alice", {**ANSWERS, **ALL}, OWN, ["others"], "permission_denied"),
+]
+_ALL_RIGHTS = [("approve", *row) for row in RIGHTS] + [("answer", *row) for row in ANSWER_RIGHTS]
+
+
 @pytest.mark.parametrize("visible", [True, False])
-@pytest.mark.parametrize(("name", "grants", "call", "approvers", "expected"), RIGHTS)
+@pytest.mark.parametrize(("kind", "name", "grants", "call", "approvers", "expected"), _ALL_RIGHTS)
 async def test_who_may_settle_a_hold(  # noqa: PLR0913 - the table's columns
     server: TestServer,
+    kind: str,
     name: str,
     grants: dict[str, Any],
     call: dict[str, Any],
@@ -250,18 +271,21 @@ async def test_who_may_settle_a_hold(  # noqa: PLR0913 - the table's columns
         if not visible:
             call = {**call, "participant": "host"}
             expected = "not_found" if name in ("bob", "carol") else expected
-        has_topic = not grants.keys().isdisjoint(("approve", "approve_all"))
+        has_topic = not grants.keys().isdisjoint(("approve", "approve_all", "answer"))
+        decision: dict[str, Any] = {"decision": kind}
+        if kind == "answer":
+            decision["chunk"] = b"\x91\x00"
         await ask(settler, Subscribe(1, ["messages", *["holds"] * has_topic]))
         made = call_of("echo.say", 7, **call)
-        dispatch, request, id = await held(alice, host, made, approvers=approvers)
-        if expected == "approved":
+        dispatch, request, id = await held(alice, host, made, kind=kind, approvers=approvers)
+        if expected in ("approved", "answered"):
             assert (await settler.next_event()).data["hold"]["id"] == id
-            await ask(settler, settle_of(id))
+            assert await ask(settler, settle_of(id, **decision)) == {"outcome": expected}
             assert (await decision_of(host, request))["by"]["name"] == name
             answer(host, dispatch)
         else:
-            failed = await refusal(settler, settle_of(id))
-            is_grant = expected.startswith("approve")
+            failed = await refusal(settler, settle_of(id, **decision))
+            is_grant = expected.startswith(("approve", "answer"))
             assert failed.code == ("permission_denied" if is_grant else expected)
             assert (details_of(failed) or {}) == ({"grant": expected} if is_grant else {})
             unknown = await refusal(settler, settle_of("0" * 16))
@@ -301,7 +325,7 @@ BAD_HOLDS: list[tuple[dict[str, Any], str]] = [
     ({"dispatch": "held"}, "invalid_arguments"),
     ({"id": 999}, "invalid_arguments"),
     ({"kind": "granted", "tool": "echo.say"}, "permission_denied"),
-    ({"kind": "answer"}, "invalid_arguments"),
+    ({"kind": "consent"}, "invalid_arguments"),
     ({"digest": b"d" * 31}, "invalid_arguments"),
     ({"body": bytes(256 * 1024 + 1)}, "too_large"),
     ({"approval_ms": "soon"}, "invalid_arguments"),
@@ -368,6 +392,8 @@ BAD_SETTLES: list[tuple[dict[str, Any], str]] = [
     ({"digest": b"e" * 32}, "invalid_arguments"),
     ({"digest": b""}, "invalid_arguments"),
     ({"decision": "take_back"}, "invalid_arguments"),
+    ({"decision": "answer", "chunk": b"\x91\x00"}, "invalid_arguments"),
+    ({"chunk": b"\x91\x00"}, "invalid_arguments"),
     ({"decision": ""}, "invalid_arguments"),
     ({"decision": "deny", "reason": "r" * 2_001}, "invalid_arguments"),
     ({"decision": "deny", "reason": 5}, "invalid_arguments"),
@@ -423,6 +449,47 @@ async def test_decisions_that_are_refused_change_nothing(server: TestServer) -> 
         shown = (await ask(again, Holds(9, {"hold": id})))["hold"]
         assert (shown["outcome"], shown["reason"], "body" in shown) == ("denied", "no", False)
         answer(host, dispatch)
+
+
+BAD_ANSWERS: list[tuple[dict[str, Any], str]] = [
+    ({}, "invalid_arguments"),
+    ({"chunk": "text"}, "invalid_arguments"),
+    ({"chunk": bytes(256 * 1024 + 1)}, "too_large"),
+    ({"chunk": b"\x91\x00", "rules": b"\x90"}, "invalid_arguments"),
+    ({"decision": "approve"}, "invalid_arguments"),
+    ({"decision": "deny", "chunk": b"\x91\x00"}, "invalid_arguments"),
+]
+
+
+async def test_an_answer_reaches_its_host_as_it_was_sent_and_once(server: TestServer) -> None:
+    """HOLD-15: the server reads nothing of it; what it refuses changes nothing."""
+    async with room_of(server) as room:
+        alice, again = await room.join("alice", **ANSWERS), await room.join("alice", **ANSWERS)
+        mallory, host = await room.join("mallory", **ANSWERS), await room.host()
+        await ask(alice, Subscribe(1, ["holds"]))
+        dispatch = await call_through(alice, host, call_of("echo.say", 7))
+        host.send_frame(request := hold_of(dispatch.id, kind="answer", body=b"\xc1"))
+        told = (await next_of(alice, Held)).data
+        assert (told["kind"], told["may_settle"]) == ("answer", True)
+        id = told["hold"]
+        assert (await alice.next_event()).data["hold"]["kind"] == "answer"
+        assert [hold["kind"] for hold in await listed(alice)] == ["answer"]
+        assert await listed(alice, kind="approve") == []
+        assert (await ask(alice, Holds(2, {"hold": id})))["hold"]["body"] == b"\xc1"
+        for fields, code in BAD_ANSWERS:
+            refused = await refusal(alice, settle_of(id, **{"decision": "answer", **fields}))
+            assert (fields, refused.code) == (fields, code)
+        answering: dict[str, Any] = {"decision": "answer", "chunk": bytes(256 * 1024)}
+        assert (await refusal(mallory, settle_of(id, **answering))).code == "not_found"
+        assert await ask(again, settle_of(id, **answering)) == {"outcome": "answered"}
+        decision = await decision_of(host, request)
+        assert (decision["outcome"], decision["chunk"]) == ("answered", answering["chunk"])
+        assert (await next_of(alice, Resumed)).data["outcome"] == "answered"
+        assert await ask(alice, settle_of(id, **answering)) == {"outcome": "answered"}
+        late = await refusal(again, settle_of(id, decision="answer", chunk=b"\x91\x00"))
+        assert (late.code, (details_of(late) or {})["outcome"]) == ("already_exists", "answered")
+        answer(host, dispatch)
+        assert isinstance(await alice.reply_to(7), Result)
 
 
 # What ends a hold beside a decision

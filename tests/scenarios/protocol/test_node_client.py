@@ -22,8 +22,9 @@ from support.processes.node_js_client import (
     node_command,
     node_program,
 )
-from toolbus import ApiScope, Key, KeyRing, Toolkit, tool
-from toolbus.errors import HostLost, InvalidArguments, ToolFailed
+from support.rooms.approvals import person_in
+from toolbus import ApiScope, ExternalTool, Key, KeyRing, ToolContext, Toolkit, tool
+from toolbus.errors import ApprovalDenied, HostLost, InvalidArguments, ToolFailed
 from toolbus.wire import (
     PROTOCOL_HEADER,
     Call,
@@ -532,6 +533,48 @@ async def test_approvals_between_the_node_client_and_the_sdk(client: Path) -> No
         held = await caller.wait_for(held="kit.guarded")
         await caller.ask("approve", hold=held["hold"])
         assert (await caller.answer(theirs))["value"] == 4
+
+
+async def test_node_client_parks_calls_and_answers_them(client: Path) -> None:
+    """HOLD-15 to HOLD-17: beside the SDK, each as host, as caller and as who answers."""
+
+    @tool
+    async def ask(context: ToolContext) -> Any:
+        """Ask a person."""
+        return await context.ask("How many?", schema={"type": "integer", "maximum": 9})
+
+    async with (
+        pair(client) as (caller, _, server),
+        server.room("alice") as alice,
+        alice.host(Toolkit("kit", [ask, ExternalTool("review", {})])),
+        person_in(alice) as person,
+    ):
+        ours = asyncio.ensure_future(alice.call("lines.review", value=3))
+        hold = await person.asked()
+        assert hold.body is not None
+        assert (hold.body.is_result, hold.body.arguments) == (True, {"value": 3})
+        await alice.answer(hold, {"mark": 1})
+        assert await ours == {"mark": 1}
+        denied = asyncio.ensure_future(alice.call("lines.review", value=4))
+        await person.settled()
+        await alice.deny(await person.asked(), "not mine")
+        with pytest.raises(ApprovalDenied) as refused:
+            await denied
+        assert (refused.value.message, refused.value.executed) == ("not mine", "no")
+        asking = caller.send_order("call", name="lines.ask", args={})
+        held = await caller.wait_for(held="lines.ask", kind="answer")
+        answered = await caller.ask("answer", hold=held["hold"], value="green")
+        assert answered["asked"] == {"question": "Which?", "options": ["red", "blue"]}
+        held = await caller.wait_for(held="lines.ask", kind="answer")
+        answered = await caller.ask("answer", hold=held["hold"], value="red")
+        assert answered["asked"]["reason"].endswith("it must be red or blue")
+        assert (await caller.answer(asking))["value"] == "red"
+        for name, answers in (("kit.ask", [10, 7]), ("kit.review", ["good"])):
+            theirs = caller.send_order("call", name=name, args={})
+            for value in answers:
+                held = await caller.wait_for(held=name, kind="answer")
+                await caller.ask("answer", hold=held["hold"], value=value)
+            assert (await caller.answer(theirs))["value"] == answers[-1]
 
 
 async def test_node_client_asks_no_person_at_a_server_of_a_lower_version(client: Path) -> None:

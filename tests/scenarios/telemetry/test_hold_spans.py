@@ -19,9 +19,11 @@ from toolbus import (
     ApprovalRequest,
     HoldInfo,
     Permissions,
+    Records,
     RequiredToolkit,
     RoomClient,
     RoomException,
+    ToolContext,
     Toolkit,
     Turn,
     tool,
@@ -33,6 +35,9 @@ from toolbus_server.testing import TestServer, running_server
 @tool(approval=True)
 async def pay(to: str) -> str:
     return to
+
+
+PAYMENTS = Toolkit("payments", [pay])
 
 
 @dataclass
@@ -63,12 +68,14 @@ class Recorded:
 
 
 @asynccontextmanager
-async def stage(at_host: Recorded) -> AsyncIterator[tuple[TestServer, RoomClient, Person]]:
+async def stage(
+    at_host: Recorded, toolkit: Toolkit = PAYMENTS
+) -> AsyncIterator[tuple[TestServer, RoomClient, Person]]:
     async with running_server() as server:
         token = server.token("host")
         async with (
             RoomClient(server.url, room="lab", token=token, tracing=at_host.tracing()) as host,
-            host.host(Toolkit("payments", [pay]), public=True),
+            host.host(toolkit, public=True),
             server.room("ann") as ann,
             person_in(ann) as person,
         ):
@@ -103,6 +110,30 @@ async def test_wait_is_below_the_span_of_the_call_and_says_who_decided_what(kind
     if kind not in ("cancelled", "expired"):
         known["toolbus.hold.by"] = "ann"
     assert attributes == known
+
+
+async def test_question_of_a_tool_is_a_wait_of_its_call_in_trace_and_record() -> None:
+    at_host, records = Recorded(), Records.memory()
+
+    @tool
+    async def order(context: ToolContext) -> str:
+        return str(await context.ask("Which size?"))
+
+    async with stage(at_host, Toolkit("shop", [order], records=records)) as (_, ann, person):
+        call = asyncio.ensure_future(ann.invoke("shop.order"))
+        hold = await person.added()
+        await ann.answer(hold.id, "large")
+        assert (await call).value == "large"
+    above, attributes = at_host.hold()
+    assert above == "execute_tool order"
+    assert attributes == {
+        "toolbus.hold.id": hold.id,
+        "toolbus.hold.kind": "answer",
+        "toolbus.hold.outcome": "answered",
+        "toolbus.hold.by": "ann",
+    }
+    (record,) = records.calls()
+    assert (record.settled, record.settled_by, record.waited_s > 0) == ("answered", "ann", True)
 
 
 async def test_call_that_its_caller_does_not_sample_has_no_span_of_its_wait() -> None:

@@ -35,7 +35,7 @@ from toolbus.chunks.chunk_types import (
 from toolbus.chunks.json_values import MAX_JSON_DEPTH, MAX_POINTERS
 from toolbus.errors import InvalidResult, StreamBroken
 from toolbus.schemas.validation import JsonCheck
-from toolbus.tools.tool import check_result
+from toolbus.tools.result_checks import check_result
 from toolbus.wire import MAX_FRAME_BYTES
 from toolbus.wire.body_steps import run_steps
 from toolbus.wire.codec import pack_body, unpack_body

@@ -169,7 +169,8 @@ def test_every_grant_with_an_effect_is_listed(toolbus: CommandLine) -> None:
         (
             replace(every, agents=replace(every.agents, act_for=())),
             "may list *; call *; host public toolkits; host private toolkits; use builders *; "
-            "approve calls that are made for it to *; see participants (presence); send and "
+            "approve calls that are made for it to *; answer what is asked in calls for it of *; "
+            "see participants (presence); send and "
             "receive messages (messaging); pass on its trace context (trace); observe calls "
             "(observe); administer rooms (admin)",
         ),

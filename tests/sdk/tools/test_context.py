@@ -110,7 +110,16 @@ def test_failure_is_recorded_once_the_function_was_entered_and_a_refusal_is_not(
 def test_context_has_only_what_the_author_of_a_tool_uses() -> None:
     facts = {"caller", "caller_context", "cancelled", "deadline", "on_behalf_of", "room", "state"}
     facts |= {"builders", "forwarded_for", "is_hosted", "patterns", "workdirs"}
-    others = {"call_sync", "emit", "enter", "forward", "forward_assess", "refuse"}
+    others = {
+        "ask",
+        "ask_sync",
+        "call_sync",
+        "emit",
+        "enter",
+        "forward",
+        "forward_assess",
+        "refuse",
+    }
     others |= {"may_build", "wants_progress"}
     assert {name for name in dir(ToolContext) if name[0] != "_"} == facts | others
 

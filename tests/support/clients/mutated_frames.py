@@ -163,14 +163,19 @@ FIELDS: Mapping[type[Frame], tuple[st.SearchStrategy[Any], ...]] = {
     ),
     Holds: (
         _id,
-        _map(hold=_hold, kind=st.just("granted"), settled=st.booleans(), limit=_limit),
+        _map(
+            hold=_hold,
+            kind=st.sampled_from(["granted", "answer"]),
+            settled=st.booleans(),
+            limit=_limit,
+        ),
     ),
     Settle: (
         _id,
         _hold,
-        st.sampled_from(["approve", "deny", "take_back", ""]),
+        st.sampled_from(["approve", "deny", "answer", "take_back", ""]),
         _digest,
-        _map(reason=_words, arguments=_packed, rules=_packed),
+        _map(reason=_words, arguments=_packed, rules=_packed, chunk=_packed),
     ),
     Register: (
         _id,

@@ -10,7 +10,7 @@ from support.processes.command_line import CommandLine, Running
 
 _TOOLS = """
 from fnmatch import fnmatchcase
-from toolbus import Assessment, Rule, Tool, Toolkit
+from toolbus import Assessment, ExternalTool, Rule, Tool, ToolContext, Toolkit, tool
 
 TEXT = {"type": "string"}
 
@@ -38,7 +38,20 @@ class Pay(Write):
     name = "pay"
     approvers = ("others",)
 
-files = Toolkit("files", [Write(), Pay()])
+NUMBER = {"type": "integer", "minimum": 2}
+QUESTIONS = {
+    "text": {},
+    "choice": {"options": ["red\x1b[2J", "blue"]},
+    "number": {"schema": NUMBER},
+    "object": {"schema": {"type": "object", "properties": {"size": NUMBER, "name": TEXT}}},
+}
+
+@tool
+async def ask(context: ToolContext, path: str) -> list[object]:
+    return [await context.ask("How much\x1b[2J?", **QUESTIONS[path])]
+
+review = ExternalTool("review", {"properties": {"path": TEXT}})
+files = Toolkit("files", [Write(), Pay(), ask, review])
 """
 
 _MANY = """
@@ -98,6 +111,13 @@ class Callers:
         running, line = self.call(path, *options, name=name)
         begin, _, hold_id = line.rstrip().rpartition(" ")
         assert begin == "waiting for a person to approve files.write: toolbus approvals approve"
+        return running, hold_id
+
+    def asking(self, path: str, tool: str = "files.ask") -> tuple[Running, str]:
+        """Begin a call that asks its caller; return it with the id of the question."""
+        running, line = self.call(path, tool=tool)
+        begin, _, hold_id = line.rstrip().rpartition(" ")
+        assert begin == f"waiting for an answer to {tool}: toolbus approvals answer"
         return running, hold_id
 
     def many(self, count: int) -> list[str]:

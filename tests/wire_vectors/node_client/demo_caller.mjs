@@ -63,6 +63,12 @@ const DOINGS = {
     return { read: shownHold(read), ...(await participant.approver.approve(read, changes)) };
   },
 
+  async answer({ hold, value }) {
+    const read = await participant.approver.read(hold);
+    const { outcome } = await participant.approver.answer(read, value);
+    return { outcome, args: read.args ?? null, asked: { ...read.body, arguments: undefined } };
+  },
+
   async deny({ hold, reason }) {
     const read = await participant.approver.read(hold);
     return participant.approver.deny(read, reason);

@@ -90,6 +90,17 @@ const tools = [
     },
   },
   {
+    name: "review", description: "A person gives the result.", external: true,
+    input_schema: object({ value: {} }),
+  },
+  {
+    name: "ask", description: "Ask a person which of two.", input_schema: object({}),
+    run: (_, { ask }) =>
+      ask({ question: "Which?", options: ["red", "blue"] }, (chunk) =>
+        chunk.includes("red") || chunk.includes("blue") ? null : "it must be red or blue",
+      ),
+  },
+  {
     name: "crash", description: "Fail by mistake.", input_schema: object({}),
     run() {
       throw new TypeError("words that must not travel");

@@ -3,11 +3,12 @@
 // A tool is `{name, description, input_schema, streaming, check, run}`. `check(args)` returns an
 // error as `{path, message}`, or nothing: call a validator for JSON Schema there. `run(args,
 // context)` returns a value or, if the tool is `streaming`, an async generator. A person has to
-// approve each call of a tool with `approval` before it runs.
+// approve each call of a tool with `approval` before it runs, and answers one of a tool with `external`,
+// which has no `run`. `context.ask(question, check)` asks a person in between.
 
 import { ChunkReader, File, packChunk, packPieces } from "./chunks.mjs";
 import { RoomError, ToolFailed } from "./errors.mjs";
-import { askPerson } from "./holds.mjs";
+import { askForAnswer, askPerson } from "./holds.mjs";
 import { pack, unpack, unpackJson } from "./packing.mjs";
 import { ReceiveWindow, SendWindow } from "./windows.mjs";
 
@@ -113,7 +114,8 @@ class Run {
     try {
       if (tool.approval) args = await this.#approved(tool, args, asked);
       if (args === null) return;
-      const value = tool.run(args, this.#context());
+      if (tool.external) return await this.#relay(asked);
+      const value = tool.run(args, this.#context(asked));
       if (tool.streaming) {
         for await (const each of value) await this.#sendChunks(each);
         this.#send("result", { body: packChunk(undefined) });
@@ -148,6 +150,23 @@ class Run {
     return null;
   }
 
+  // Send what a person answers as the result of the call, as it came.
+  async #relay({ packed, definition }) {
+    const asked = { dispatch: this.id, definition: await definition, arguments: packed };
+    try {
+      this.#send("result", { body: await askForAnswer(this.connection, asked) });
+    } catch (error) {
+      if (!(error instanceof RoomError)) throw error;
+      const { code, executed, message, retryable } = error;
+      this.fail(code, executed, message, { retryable }); // HOLD-17
+    }
+  }
+
+  async #ask({ definition }, question, check) {
+    const asked = { ...question, dispatch: this.id, definition: await definition, entered: true };
+    return new ChunkReader().read(await askForAnswer(this.connection, { ...asked, check })).value;
+  }
+
   /** The server reports that the call has ended: no reply is sent (CALL-11). */
   stop(reason) {
     const error = new RoomError("cancelled", `the call has ended: ${reason}`);
@@ -172,13 +191,14 @@ class Run {
     });
   }
 
-  #context() {
+  #context(asked) {
     const [id, name, role, issuer, alias] = unpack(this.header.caller);
     return {
       caller: { id, name, role, issuer, alias }, // alias: only beside other issuers (NAME-4)
       id: this.id, // the `parent` of calls within this one (CALL-14)
       signal: this.#stopping.signal,
       input: this.receiving && this.#inputValues(),
+      ask: (question, check) => this.#ask(asked, question, check),
       progress: (value) =>
         this.header.progress && this.#send("progress", { body: packChunk(value) }),
     };

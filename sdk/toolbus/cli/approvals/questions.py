@@ -15,17 +15,21 @@ from toolbus.permissions.plain import rule_to_plain
 from toolbus.room.holds import GrantedHold, HoldBody, HoldInfo
 from toolbus.room.room_client import RoomClient
 from toolbus.turns.approvals import ApprovalDecision
-from toolbus.turns.terminal_approvals import ApprovalQuestion
+from toolbus.turns.terminal_approvals import ApprovalQuestion, Edit, ask_in_terminal
+from toolbus.turns.terminal_questions import AnswerQuestion, TypedAnswer, ask_for_answer
 from toolbus.untrusted_text import json_text, one_line, printable
 
 __all__ = [
     "SHORT_ID",
+    "answer_question_of",
+    "ask_about",
     "clock_text",
     "granted_facts",
     "hold_facts",
     "outcome_text",
     "question_of",
     "settle",
+    "tool_text",
     "who_text",
 ]
 
@@ -40,12 +44,45 @@ def question_of(hold: HoldInfo) -> ApprovalQuestion:
 
     Raises `InvalidResult` if it was settled before it was read: then nothing is asked.
     """
-    body = hold.body
-    if body is None:
-        raise InvalidResult(f"nothing is asked any more: {outcome_text(hold)}", executed="no")
+    body = _body(hold)
     return ApprovalQuestion(
         _about(hold, body), body.arguments, _reasons(hold, body), body.suggestions
     )
+
+
+def answer_question_of(hold: HoldInfo) -> AnswerQuestion:
+    """Return what a person is asked to answer; raises as `question_of`."""
+    body = _body(hold)
+    reasons = [("asked once more because", printable(body.reason))] if body.reason else []
+    if hold.left_s is not None:
+        reasons.append(("expires at", _time_text(hold.left_s)))
+    return AnswerQuestion(
+        _about(hold, body),
+        body.question,
+        body.arguments if body.is_result else None,
+        body.check,
+        body.schema,
+        body.options,
+        reasons,
+    )
+
+
+def _body(hold: HoldInfo) -> HoldBody:
+    if hold.body is None:
+        raise InvalidResult(f"nothing is asked any more: {outcome_text(hold)}", executed="no")
+    return hold.body
+
+
+async def ask_about(
+    hold: HoldInfo, first_key: str = "", edit: Edit | None = None
+) -> ApprovalDecision | TypedAnswer | None:
+    """Ask in the terminal about a call that waits; None if the person leaves the question.
+
+    Raises as `question_of`, and `Unavailable` without a terminal.
+    """
+    if hold.kind == "answer":
+        return await ask_for_answer(answer_question_of(hold), first_key)
+    return await ask_in_terminal(question_of(hold), first_key, edit)
 
 
 def _about(hold: HoldInfo, body: HoldBody) -> list[tuple[str, str]]:
@@ -68,7 +105,8 @@ def _about(hold: HoldInfo, body: HoldBody) -> list[tuple[str, str]]:
     if hold.replaces:
         about.append(("once more", "the host was lost that asked before"))
     if body.approvers:
-        about.append(("may be approved by", "\n".join(map(one_line, body.approvers))))
+        done = "answered" if hold.kind == "answer" else "approved"
+        about.append((f"may be {done} by", "\n".join(map(one_line, body.approvers))))
     return about
 
 
@@ -86,17 +124,28 @@ def _reasons(hold: HoldInfo, body: HoldBody) -> list[tuple[str, str]]:
     return reasons
 
 
-async def settle(room: RoomClient, hold: HoldInfo, decision: ApprovalDecision) -> str:
+async def settle(room: RoomClient, hold: HoldInfo, decision: ApprovalDecision | TypedAnswer) -> str:
     """Answer a question as the person decided about it; return that as a past participle.
 
-    Raises what `RoomClient.approve` raises.
+    Raises what `RoomClient.approve` and `answer` raise.
     """
+    if isinstance(decision, TypedAnswer):
+        if decision.is_refused:
+            await room.deny(hold, decision.reason)
+            return "denied"
+        await room.answer(hold, decision.value)
+        return "answered"
     if not decision.is_allowed:
         await room.deny(hold, decision.reason)
         return "denied"
     rule = None if decision.scope == "once" else decision.rules or True
     await room.approve(hold, decision.arguments, rule)
     return "approved"
+
+
+def tool_text(hold: HoldInfo) -> str:
+    """Return the tool, with what is asked for if that is no approval: "desk.review (answer)"."""
+    return f"{one_line(hold.tool)} (answer)" if hold.kind == "answer" else one_line(hold.tool)
 
 
 def who_text(hold: HoldInfo) -> str:

@@ -21,10 +21,11 @@ from rich.text import Text
 from toolbus.cli.approvals.editing import edited_json
 from toolbus.cli.approvals.questions import (
     SHORT_ID,
+    ask_about,
     clock_text,
     outcome_text,
-    question_of,
     settle,
+    tool_text,
     who_text,
 )
 from toolbus.cli.approvals.rows import fitted_words, table_lines
@@ -34,14 +35,13 @@ from toolbus.cli.signals import stop_on_signals
 from toolbus.errors import NotFound, RoomException
 from toolbus.room.events import EventStream, RoomEvent
 from toolbus.room.holds import HoldInfo
-from toolbus.turns.terminal_approvals import ask_in_terminal
 from toolbus.untrusted_text import one_line
 
 __all__ = ["ApprovalTable"]
 
 _NARROW = 60
 """Columns of a terminal below which the title does not say for whom."""
-_KEYS = "up/down  Enter open  a approve  d deny  e change  A always  q quit"
+_KEYS = "up/down  Enter open  a approve/answer  d deny  e change  A always  q quit"
 _SHORT_KEYS = "up/down Enter a d e A, q quits"
 _OTHER_ROWS = 7
 """Rows of the screen beside the calls: title, two of status, header, log, keys, and a free one."""
@@ -219,11 +219,10 @@ class ApprovalTable:
         try:
             self._status = ""
             hold = await self._room.hold(hold_id)
-            question = question_of(hold)
+            if hold.kind == "answer" and first != "d":
+                first = ""  # an answer is typed once it is known what is asked
             async with in_terminal():
-                asking = self._asking = asyncio.create_task(
-                    ask_in_terminal(question, first, edited_json)
-                )
+                asking = self._asking = asyncio.create_task(ask_about(hold, first, edited_json))
                 try:
                     await asyncio.wait([asking])
                 finally:
@@ -277,7 +276,7 @@ class ApprovalTable:
             {
                 "id": waiting.hold.id[:SHORT_ID],
                 "age": clock_text(waiting.age_s),
-                "tool": one_line(waiting.hold.tool),
+                "tool": tool_text(waiting.hold),
                 "who": who_text(waiting.hold),
                 "why": one_line(waiting.hold.purpose),
                 "left": waiting.left_text,

@@ -8,22 +8,21 @@ from functools import partial
 from typing import Any, Self, TypeAlias
 
 from toolbus.bounded_logging import bounded_logger
-from toolbus.cli.approvals.questions import outcome_text, question_of, settle
+from toolbus.cli.approvals.questions import ask_about, outcome_text, settle
 from toolbus.cli.chat.agents import ChatAgent
 from toolbus.concurrency.tasks import retrieve_error
 from toolbus.errors import RoomException, Unavailable
 from toolbus.room.room_client import RoomClient
 from toolbus.turns.approvals import ApprovalDecision
-from toolbus.turns.terminal_approvals import ask_in_terminal
+from toolbus.turns.terminal_questions import TypedAnswer
 
 __all__ = ["HeldCalls", "answer_hold"]
 
 _logger = bounded_logger(__name__)
 _READ_S = 1.0
 """What the end of an answer waits for that; the connection may be lost."""
-Quiet: TypeAlias = Callable[
-    [Callable[[], Awaitable[ApprovalDecision | None]]], Awaitable[ApprovalDecision | None]
-]
+_Decided: TypeAlias = ApprovalDecision | TypedAnswer | None
+Quiet: TypeAlias = Callable[[Callable[[], Awaitable[_Decided]]], Awaitable[_Decided]]
 """Asks while nothing else is printed."""
 
 
@@ -37,8 +36,7 @@ async def answer_hold(room: RoomClient, hold_id: str, quiet: Quiet) -> None:
         if hold.body is not None:  # else it was settled meanwhile
             from toolbus.cli.approvals.editing import edited_json  # few calls wait
 
-            ask = partial(ask_in_terminal, question_of(hold), edit=edited_json)
-            decision = await quiet(ask)
+            decision = await quiet(partial(ask_about, hold, edit=edited_json))
             if decision is not None:
                 await settle(room, hold, decision)
     except Unavailable:

@@ -132,14 +132,17 @@ def hold_line(event: Mapping[str, Any], width: int) -> str:
     if event.get("type") == "resumed":
         outcome = one_line(text_in(event, "outcome"), _WIDEST)
         changed = " with other arguments" if event.get("changed") is True else ""
-        return fitted(f"  approval: {outcome}{changed}", width)
+        what = "answer" if outcome == "answered" else "approval"
+        return fitted(f"  {what}: {outcome}{changed}", width)
     tool = text_in(event, "waits_for") or text_in(event, "tool") or "a call"
     tool = one_line(tool, _WIDEST)
-    facts = [f"waits for approval: {tool}"]
+    is_question = event.get("kind") == "answer"
+    facts = [f"waits for {'an answer' if is_question else 'approval'}: {tool}"]
+    verb = "answer" if is_question else "approve"
     if event.get("nobody") is True:
-        facts = [f"nobody in the room may approve {tool}"]
+        facts = [f"nobody in the room may {verb} {tool}"]
     elif event.get("may_settle") is False:
-        facts = [f"waits for somebody else to approve {tool}"]
+        facts = [f"waits for somebody else to {verb} {tool}"]
     if hold := text_in(event, "hold"):
         facts.append(f"id {one_line(hold, 100)}")
     left_s = event.get("left_s")

@@ -25,8 +25,10 @@ from toolbus.concurrency.loop_thread import LoopThread
 from toolbus.diagnostics.exit_codes import UsageError, failure_lines
 from toolbus.errors import RoomException
 from toolbus.log_output import chosen_output
+from toolbus.tools.questions import ToolQuestion
 from toolbus.turns.approvals import ApprovalDecision, ApprovalRequest
 from toolbus.turns.terminal_approvals import approve_in_terminal
+from toolbus.turns.terminal_questions import answer_in_terminal
 from toolbus.untrusted_text import one_line
 
 __all__ = ["Session", "on_background_loop"]
@@ -138,6 +140,10 @@ class Session:
     async def ask_person(self, request: ApprovalRequest) -> ApprovalDecision:
         """Ask in the terminal, for an agent of this process. Runs on the loop."""
         return await self._while_quiet(partial(approve_in_terminal, request))
+
+    async def answer_question(self, question: ToolQuestion) -> Any:
+        """Let the user answer in the terminal what a tool of this process asks."""
+        return await self._while_quiet(partial(answer_in_terminal, question))
 
     async def _while_quiet(self, asking: Callable[[], Awaitable[T]]) -> T:
         live = self._live

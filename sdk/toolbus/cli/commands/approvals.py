@@ -11,11 +11,13 @@ import typer
 
 from toolbus.cli.approvals.questions import (
     SHORT_ID,
+    answer_question_of,
     clock_text,
     granted_facts,
     hold_facts,
     outcome_text,
     question_of,
+    tool_text,
     who_text,
 )
 from toolbus.cli.arguments import Arguments, needs_schema, read_arguments
@@ -27,7 +29,9 @@ from toolbus.diagnostics.exit_codes import UsageError, with_step
 from toolbus.errors import AlreadyExists, NotFound, PermissionDenied, RoomException
 from toolbus.permissions.rule import Rule
 from toolbus.room.holds import GrantedHold, HoldInfo
-from toolbus.turns.terminal_approvals import rows_of
+from toolbus.schemas.text import SchemaReader
+from toolbus.turns.terminal_dialogs import rows_of
+from toolbus.turns.terminal_questions import typed_answer
 from toolbus.untrusted_text import json_text, one_line
 
 __all__ = ["approvals"]
@@ -80,7 +84,7 @@ def _approvals(
 
     In a terminal they are a live table: Enter shows all that a call would do, and asks. --once,
     --settled and --json list them instead. Needs the grant approve for calls that are made for you,
-    approve_all for others'.
+    answer for what they ask you, approve_all for others'.
     """
     if ctx.invoked_subcommand is not None:
         if any((once, settled, granted, bell)) or options != RoomOptions():
@@ -123,7 +127,7 @@ def _row(hold: HoldInfo) -> tuple[str, ...]:
     return (
         hold.id[:SHORT_ID],
         clock_text(hold.age_s),
-        one_line(hold.tool),
+        tool_text(hold),
         who_text(hold),
         one_line(hold.purpose, 60) or "-",
         left,
@@ -142,14 +146,70 @@ def _show(options: RoomOptions, id: _Id) -> None:
     if hold.body is None:
         typer.echo(_text(hold))
         return
-    question = question_of(hold)
-    arguments = ("arguments", json_text(dict(question.arguments), indent=2))
-    rules = [("rule that would allow it", rule.shown()) for rule in question.suggestions]
-    for label, text in [*question.about, arguments, *question.reasons, *rules]:
+    for label, text in _shown_parts(hold):
         typer.echo(f"{label}:")
         width = (terminal_columns() or sys.maxsize) - len(_MARK)
         for row in rows_of(text.removesuffix("\n").replace("\t", "    "), width):
             typer.echo(f"{_MARK}{text[row]}")
+
+
+def _shown_parts(hold: HoldInfo) -> list[tuple[str, str]]:
+    """Return all that is known of a call that waits, each text behind its label."""
+    if hold.kind == "answer":
+        return answer_question_of(hold).parts()
+    question = question_of(hold)
+    arguments = ("arguments", json_text(dict(question.arguments), indent=2))
+    rules = [("rule that would allow it", rule.shown()) for rule in question.suggestions]
+    return [*question.about, arguments, *question.reasons, *rules]
+
+
+@approvals.command("answer")
+@joins_a_room
+def _answer(
+    options: RoomOptions,
+    id: _Id,
+    value: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="VALUE | NAME=VALUE...",
+            help="A text, or a JSON value as the schema of the answer asks; or the fields of an "
+            "object, as for `toolbus call`.",
+            show_default=False,
+        ),
+    ],
+) -> None:
+    """Answer a question of a tool, or a call whose tool has no code.
+
+    `toolbus approvals show ID` shows what is asked. An answer that does not fit is refused, and
+    the question stays open. Needs the grant answer.
+    """
+
+    async def answer(room: CommandRoom) -> HoldInfo:
+        hold = await _read(room, id)
+        _check_kind(hold, "answer")
+        await _settling(room.answer(hold, _typed_answer(hold, tuple(value))))
+        return await room.hold(hold.id)
+
+    _report(options, in_room(options, answer, locked=False))
+
+
+def _check_kind(hold: HoldInfo, kind: str) -> None:
+    if hold.kind != kind:
+        wanted = "an answer" if hold.kind == "answer" else "an approval"
+        text = f"it asks for {wanted}: toolbus approvals {hold.kind} {hold.id[:SHORT_ID]}"
+        raise UsageError(text)
+
+
+def _typed_answer(hold: HoldInfo, typed: tuple[str, ...]) -> Any:
+    """Return the value of an answer. Raises `UsageError` and `InvalidArguments`."""
+    body = hold.body
+    if body is None:  # the server says how it was settled
+        return typed[0]
+    schema = body.schema or {}
+    is_object = "object" in SchemaReader(schema).types(schema)
+    if len(typed) > 1 or (is_object and not typed[0].lstrip().startswith("{")):
+        return read_arguments(typed, schema)
+    return typed_answer(typed[0], body.check)
 
 
 @approvals.command("approve")
@@ -188,6 +248,7 @@ def _approve(
 
     async def approve(room: CommandRoom) -> HoldInfo:
         hold = await _read(room, id)
+        _check_kind(hold, "approve")
         changed = await _changed(room, hold, tuple(arguments or ()))
         granted: Sequence[Rule] | bool | None = True if always else None
         if rule:

@@ -121,6 +121,7 @@ def ask_agent(  # noqa: PLR0913 - a parameter for each flag
                 choices,
                 name=agent or _LOCAL_NAME,
                 approve=session.ask_person,
+                answer=session.answer_question,
                 trusted=trusted,
             )
             async with _started(made, room):

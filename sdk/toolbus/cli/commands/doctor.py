@@ -374,7 +374,7 @@ async def _check_grants(context: _Context) -> str:
     names = ""
     if tuple(agents.register) != ("*",):
         names = f" named {', '.join(agents.register)}"
-    may = {  # without answer, which has no effect yet
+    may = {
         f"list {tools}": agents.use_tools,
         f"call {tools}": agents.call,
         f"host public toolkits{names}": agents.register_public_toolkit,
@@ -384,6 +384,7 @@ async def _check_grants(context: _Context) -> str:
         f"approve calls that are made for it to {', '.join(scope.approve)}": scope.approve,
         f"approve everybody's calls to {', '.join(scope.approve_all)}": scope.approve_all,
         "approve calls that it makes itself for others (approve_own)": scope.approve_own,
+        f"answer what is asked in calls for it of {', '.join(scope.answer)}": scope.answer,
         "see participants (presence)": scope.presence,
         "send and receive messages (messaging)": scope.messaging,
         "pass on its trace context (trace)": scope.trace,

@@ -110,6 +110,44 @@ def test_person_sees_all_of_a_call_and_answers_by_keys(
         assert person.ended() == 0
 
 
+def test_person_answers_questions_in_the_table(toolbus: CommandLine, callers: Callers) -> None:
+    with table(toolbus) as person:
+        chosen, _ = callers.asking("choice")
+        person.reads("files.ask (answer)")
+        person.type("a")  # shows it: nobody answers what was not shown
+        shown = person.reads("[1-2] choose, [d]eny, [v]iew all: ").replace("\r", "")
+        assert "question:\n    | How much\\x1b[2J?\n" in shown
+        assert "choices:\n    | 1: red\\x1b[2J\n    | 2: blue\n" in shown
+        person.type("2")
+        person.reads("answered: files.ask (ann)")
+        assert chosen.ended().value == ["blue"]
+
+        typed, _ = callers.asking("number")
+        person.reads("files.ask (answer)")
+        person.type("\r")
+        person.reads("[a]nswer, [d]eny, [v]iew all: ")
+        person.type("a")
+        person.reads("answer; Esc: back, text, or JSON as the schema asks: ")
+        person.type("1\n")
+        person.reads("the answer does not fit: ")
+        person.reads("[v]iew all: ")
+        person.type("a")
+        person.reads("schema asks: ")
+        person.type("12\n")
+        person.reads("answered: files.ask (ann)")
+        assert typed.ended().value == [12]
+
+        denied, _ = callers.asking("a", "files.review")
+        person.reads("files.review (answer)")
+        person.type("d")
+        assert '"path": "a"' in person.reads(REASON)
+        person.type("not mine\n")
+        person.reads("denied: files.review (ann)")
+        assert '"not mine"' in denied.ended().err
+        person.type("q")
+        assert person.ended() == 0
+
+
 def test_row_that_is_chosen_stays_so_while_others_come_and_go(
     toolbus: CommandLine, callers: Callers
 ) -> None:

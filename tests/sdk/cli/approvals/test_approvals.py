@@ -67,6 +67,7 @@ def test_call_says_that_only_others_or_nobody_may_approve_it(
             "waiting for a person to approve b.c: toolbus approvals approve a1",
         ),
         (HeldCall("a1", "b.c"), "waiting for somebody else to approve b.c (approval a1)"),
+        (HeldCall("", "b.c", kind="answer"), "waiting for somebody else to answer b.c"),
         (
             HeldCall("", "b.c", nobody=True),
             "nobody who is in the room now may approve b.c",
@@ -117,6 +118,68 @@ def test_approval_timeout_ends_the_wait(
     ended = toolbus.run_here(*call)
     assert ended.code == code
     assert text in ended.err
+
+
+@pytest.mark.parametrize(
+    ("asked", "typed", "value"),
+    [
+        ("text", ["two weeks"], "two weeks"),
+        ("text", ["3"], "3"),
+        ("choice", ["blue"], "blue"),
+        ("number", ["3"], 3),
+        ("object", ["size=3", "name=3"], {"size": 3, "name": "3"}),
+        ("object", ["size=3"], {"size": 3}),
+        ("object", ['{"size": 4}'], {"size": 4}),
+    ],
+)
+def test_question_is_answered_as_its_schema_reads_what_is_typed(
+    toolbus: CommandLine, callers: Callers, asked: str, typed: list[str], value: object
+) -> None:
+    running, hold_id = callers.asking(asked)
+    answered = toolbus.run_here("approvals", "answer", hold_id[:8], *typed, "--name", "ann")
+    assert (answered.code, answered.out) == (0, "files.ask (ann): answered by ann\n")
+    assert running.ended().value == [value]
+
+
+@pytest.mark.parametrize(
+    ("asked", "typed", "text"),
+    [
+        ("number", ["1"], "the answer does not fit: "),
+        ("number", ["many"], "the answer does not fit: "),
+        ("choice", ["green"], 'it must be one of "red\\u001b[2J", "blue"'),
+        ("object", ["size=1"], "the answer does not fit: at /size: "),
+        ("object", ["size=many"], "does not match integer"),
+        ("text", ["two", "weeks"], "is not an argument"),
+        ("text", [], "Missing argument"),
+    ],
+)
+def test_answer_that_does_not_fit_leaves_the_question_open(
+    toolbus: CommandLine, callers: Callers, asked: str, typed: list[str], text: str
+) -> None:
+    running, hold_id = callers.asking(asked)
+    refused = toolbus.run_here("approvals", "answer", hold_id, *typed, "--name", "ann")
+    assert refused.code == 2
+    assert text in refused.err
+    (listed,) = callers.lists()
+    assert (listed["id"], listed["kind"]) == (hold_id, "answer")
+    denied = toolbus.run_here("approvals", "deny", hold_id, "no", "--name", "ann")
+    assert denied.out == "files.ask (ann): denied by ann: no\n"
+    assert "approval_denied" in running.ended().err
+
+
+def test_call_without_code_is_shown_listed_and_answered(
+    toolbus: CommandLine, callers: Callers
+) -> None:
+    running, hold_id = callers.asking("a\x1b[2J", "files.review")
+    listed = toolbus.run_here("approvals", "--once", "--name", "ann").out.splitlines()[1]
+    assert listed.split()[2:4] == ["files.review", "(answer)"]
+    shown = toolbus.run_here("approvals", "show", hold_id, "--name", "ann").out
+    assert 'arguments:\n    | {\n    |   "path": "a\\u001b[2J"\n    | }\n' in shown
+    refused = toolbus.run_here("approvals", "approve", hold_id, "--name", "ann")
+    text = f"it asks for an answer: toolbus approvals answer {hold_id[:8]}"
+    assert (refused.code, text in refused.err) == (2, True)
+    toolbus.run_here("approvals", "answer", hold_id, "good", "--name", "ann")
+    assert running.ended().out == "good\n"
 
 
 @pytest.mark.parametrize(
