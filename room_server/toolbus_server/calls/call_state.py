@@ -346,6 +346,10 @@ class CallWait(Struct, eq=False):
     """For how many holds its time stands still."""
     since: float = 0.0
     """Since when, by the loop's clock."""
+    waited_s: float = 0.0
+    """For how long its time has stood still, without the present wait."""
+    outcome: str = ""
+    """How the last question of its host has ended; empty if there was none."""
     asked_s: float = 0.0
     """For how long its host has asked persons, by holds that have ended."""
     timer_is_due: bool = False

@@ -52,6 +52,7 @@ __all__ = [
     "note_read",
     "refusal_of",
     "time_stopped_s",
+    "time_waited_s",
 ]
 
 OTHERS = "others"
@@ -93,6 +94,15 @@ def time_stopped_s(parent: InFlightCall, now: float) -> float:
     """Return for how long the time of a call has stood still; 0 if it runs."""
     wait = parent.wait
     return now - wait.since if wait is not None and wait.count else 0.0
+
+
+def time_waited_s(call: InFlightCall, now: float) -> float:
+    """Return for how long a call has waited for persons."""
+    wait = call.wait
+    if wait is None:
+        return 0.0
+    # The time of a caller that is not told of holds does not stand still.
+    return max(wait.waited_s + time_stopped_s(call, now), wait.asked_s)
 
 
 def calls_around(call: InFlightCall | None) -> Iterator[InFlightCall]:
@@ -375,6 +385,8 @@ class RoomHolds:
         """Let go on at this node what stands still because of a hold alone."""
         if hold.call is not None and hold.call.wait is not None:
             hold.call.wait.holds.remove(hold)
+            if not hold.is_own:
+                hold.call.wait.outcome = outcome
             if not (hold.is_own or hold.node):
                 hold.call.wait.asked_s += now - hold.opened_at
         change = HoldChange([], [])
@@ -455,6 +467,7 @@ def _go_on(call: InFlightCall, now: float, change: HoldChange, data: dict[str, A
     waited_s = 0.0
     if not wait.count:
         waited_s = now - wait.since
+        wait.waited_s += waited_s
         call.deadline_at += waited_s
         if call.streams is not None:
             # What was silent before goes on to count; what moved meanwhile has moved just now.

@@ -70,6 +70,7 @@ from toolbus_server.calls.delegation import (
     complete_refusal,
     resolve_for,
 )
+from toolbus_server.calls.hold_statistics import HoldStatistics
 from toolbus_server.calls.holds import approval_seconds, time_stopped_s
 from toolbus_server.calls.stream_relay import READER_BUDGET_BYTES, StreamRelay, is_stream
 from toolbus_server.calls.telemetry import ServerTelemetry
@@ -149,6 +150,8 @@ class Router:
         """Calls that ended with a result."""
         self.failures: Counter[str] = Counter()
         """Calls that ended with an error, by code: those of `ERRORS`, and `OTHER_CODE`."""
+        self.holds: HoldStatistics = HoldStatistics()
+        """Calls that wait for a person, and those that did."""
 
     def call(self, room: RoutedRoom, caller: Connection, request: Call) -> None:
         """Dispatch a call to a host, or reply with the error that prevents it."""
@@ -298,6 +301,8 @@ class Router:
             answer["node"] = participant.node or room.replication.node
         if participant.assesses:
             answer["assesses"] = True
+        if tool.approval:
+            answer["approval"] = True
         return answer
 
     def _not_found(self, error: NotFound) -> NotFound:

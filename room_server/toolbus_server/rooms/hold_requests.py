@@ -129,6 +129,7 @@ class HoldRequests:
         self._decisions: dict[str, _Decision] = {}
         """What was decided, by the id of its hold, while the node of a caller has not read it."""
         self.table: RoomHolds = RoomHolds(data_for_node=self._data_for_node)
+        feeds.monitor.holds = self.table.open
 
     @cached_property
     def _timers(self) -> Deadlines[CallHold]:
@@ -193,6 +194,7 @@ class HoldRequests:
         self._send(self.table.begin(hold, now, is_entered=is_entered, has_settlers=has_settlers))
         if ends_at != inf:
             self._timers.add(ends_at, hold)
+        self._router.holds.begin(hold)
         self._publish("hold_added", hold)
 
     def _tool_of(self, asker: Connection, request: Hold, call: InFlightCall | None) -> HeldTool:
@@ -318,6 +320,7 @@ class HoldRequests:
         change = self.table.settle(hold, outcome, self._loop.time())
         self._send(change._replace(frames=[sent for sent in change.frames if sent.to is not knows]))
         self._timers.forget(hold)
+        self._router.holds.end(hold)
         asker.port.send_message(encode(reply), ticket)
         self._publish("hold_settled", hold)
         if decision is not None:
@@ -660,7 +663,7 @@ def _reply_of(
     hold: CallHold, by: ShownParticipant, outcome: HoldOutcome, options: Mapping[str, Any]
 ) -> Result:
     """Return what the asker gets of a decision."""
-    decision: dict[str, Any] = {"outcome": outcome, "by": by.shown}
+    decision: dict[str, Any] = {"hold": hold.id, "outcome": outcome, "by": by.shown}
     if outcome == "denied":
         hold.reason = decision["reason"] = read_option(options, "reason", str) or ""
     for option in ("arguments", "rules", "chunk"):

@@ -213,14 +213,24 @@ class InProcessCall(Execution, LocalRun):
             text = "Nobody can be asked here: the turn needs permissions= and approve=."
             text = f"{demand.judged.decision.reason} {text}"
             raise PermissionDenied(text, executed="no")
-        return await self.asks(demand)
+        from toolbus.tools.observed_hold import ObservedHold
+
+        with ObservedHold(self.recording) as observed:
+            decision = await self.asks(demand)
+            observed.settle(decision)
+        return decision
 
     async def put_question(self, question: ToolQuestion) -> Chunk:
         """Ask who answers in the turn."""
         if self.answers is None:
             text = 'nobody can be asked here: the turn needs answer=, or answer="room"'
             raise Unavailable(text, executed="no", retryable=False)
-        return await self.answers(question)
+        from toolbus.tools.observed_hold import ObservedHold
+
+        with ObservedHold(self.recording) as observed:
+            answer = await self.answers(question)
+            observed.answered()
+        return answer
 
     async def put(self, chunk: Chunk) -> None:
         """Pass a chunk to the caller; an error of that ends the call."""

@@ -294,14 +294,18 @@ class Runner:
         """
         if self._ask_person is None:
             raise Unavailable("this host has no connection", executed="no", retryable=False)
+        from toolbus.tools.observed_hold import ObservedHold
+
         fields = demanded.to_wire(call.hosted.digest)
         # A function that asks from its thread keeps that, and there is one for each place.
         place = nullcontext() if call.is_on_thread else self._aside.waiting(call.identity)
         call.is_held = not demanded.is_entered
         try:
-            with place:
+            with ObservedHold(call.recording, self._tracing.recorder(), fields[0]) as hold, place:
                 self._admit_returning()
-                return await self._ask_person(call.dispatch.id, *fields)
+                reply = await self._ask_person(call.dispatch.id, *fields)
+                hold.read(reply)
+                return reply
         finally:
             call.is_held = False
 

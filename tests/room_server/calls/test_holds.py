@@ -241,6 +241,48 @@ def test_call_within_one_that_stands_still_stands_still_until_that_goes_on(room:
     assert room.router.in_flight == 0
 
 
+def observed(connection: Connection) -> tuple[int, list[Any], list[Any]]:
+    """Take the event about calls that an observer was sent: held, holds, how ended calls waited."""
+    data = port_of(connection).take(Event).data
+    ended = [(call[0], round(call[10] / 1e6), call[11]) for call in unpack_body(data["calls"])]
+    return data["held"], unpack_body(data["holds"]), ended
+
+
+@pytest.mark.parametrize("reads_holds", [True, False])
+def test_observer_sees_which_calls_wait_for_how_long_and_how_that_ends(
+    room: HeldRoom, reads_holds: bool
+) -> None:
+    """WATCH-2: also a call around the one that waits, and one whose caller reads no holds."""
+    chain = Chain(room, reads_holds=(True, True, reads_holds))
+    eve = room.connection("eve")
+    run_steps(room.feeds.subscribe(eve, ["calls"]))
+    room.pass_time(0.1)
+    assert observed(eve) == (0, [], [])
+    hold = room.hold(chain.last, chain.dispatch)
+    own = room.hold(chain.last, None, tool="t.run", call_id="own")
+    room.pass_time(0.1)
+    shown = [hold.id, "call-3", "v", "run", "two", "three"]
+    of_own = [own.id, "own", "t", "run", "three", "three"]
+    held, holds, ended = observed(eve)
+    assert (held, [wait[:7] for wait in holds]) == (2, [[*shown, "open"], [*of_own, "open"]])
+    assert holds[0][7] == pytest.approx(1e5)
+    room.pass_time(2.9)
+    room.settle(chain.callers[0], hold)
+    for caller in (chain.last, *reversed(chain.callers[1:])):
+        (dispatch,) = caller.dispatched
+        room.router.answer(caller, Result(dispatch, b"\x91\x00"))
+    room.pass_time(0.1)
+    held, holds, ended = observed(eve)
+    assert (held, [wait[:7] for wait in holds]) == (1, [[*shown, "approved"], [*of_own, "open"]])
+    assert holds[0][7] == pytest.approx(3e6)
+    assert ended == [("call-3", 3, "approved"), ("call-2", 3, None), ("call-1", 3, None)]
+    room.requests.withdraw(own)
+    room.pass_time(0.1)
+    held, holds, ended = observed(eve)
+    assert (held, [wait[6] for wait in holds], ended) == (0, ["cancelled"], [])
+    room.feeds.remove(eve.participant)
+
+
 def test_holds_side_by_side_within_one_call_are_counted(room: HeldRoom) -> None:
     """HOLD-6: `waited_ms` is 0 until the last of them has ended; the wait is not added up."""
     alice, one, two = room.connection("alice"), room.host("one", "t"), room.host("two", "u")

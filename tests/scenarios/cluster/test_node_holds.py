@@ -26,6 +26,7 @@ from toolbus import (
     ToolContext,
     Toolkit,
     Turn,
+    WaitingCall,
     tool,
 )
 from toolbus.errors import (
@@ -109,6 +110,29 @@ async def error_of(call: asyncio.Task[Any], kind: type[RoomException]) -> RoomEx
     with pytest.raises(kind) as caught:
         await call
     return caught.value
+
+
+async def test_monitor_at_a_third_node_sees_the_wait_and_how_it_ended(stage: Stage) -> None:
+    """WATCH-2."""
+    async with stage.servers[2].room("eve") as eve, eve.watch_calls() as reports:
+        call = stage.calling()
+        hold = await stage.carol.asked()
+        while not (report := await anext(reports)).held:
+            pass
+        (waiting,) = report.waiting
+        assert (waiting.hold_id, waiting.call_id, waiting.is_open) == (hold.id, hold.call_id, True)
+        assert (waiting.caller, waiting.host) == ("ann", "host")
+        await stage.carol.room.deny(hold, "no")
+        await asyncio.wait([call])
+        settled = list[WaitingCall]()
+        while not report.calls:
+            report = await anext(reports)
+            settled += [wait for wait in report.waiting if not wait.is_open]
+        assert [(wait.hold_id, wait.outcome) for wait in settled] == [(hold.id, "denied")]
+        (ended,) = report.calls
+        assert (ended.code, ended.outcome, report.held) == ("approval_denied", "denied", 0)
+        assert 0 < ended.held_s <= ended.duration_s
+        await error_of(call, ApprovalDenied)
 
 
 async def test_approver_elsewhere_sees_what_would_run_and_changes_it(stage: Stage) -> None:
