@@ -88,6 +88,7 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.room.calls import CallExplanation as CallExplanation
     from toolbus.room.calls import CallReport as CallReport
     from toolbus.room.calls import EndedCall as EndedCall
+    from toolbus.room.calls import WaitingCall as WaitingCall
     from toolbus.room.events import EventStream as EventStream
     from toolbus.room.events import RoomEvent as RoomEvent
     from toolbus.room.holds import GrantedHold as GrantedHold

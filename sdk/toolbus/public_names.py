@@ -63,7 +63,7 @@ _MODULES = {
     "toolbus.records.recording": "Recording",
     "toolbus.records.records": "Records",
     "toolbus.records.sqlite_file": "RecordsUnavailable",
-    "toolbus.room.calls": "CallExplanation CallReport EndedCall",
+    "toolbus.room.calls": "CallExplanation CallReport EndedCall WaitingCall",
     "toolbus.room.events": "EventStream RoomEvent",
     "toolbus.room.holds": "GrantedHold HoldBody HoldInfo",
     "toolbus.room.lock_file": "LockFile LockedToolkit",

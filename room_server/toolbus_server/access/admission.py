@@ -78,6 +78,9 @@ _WRONG_PROTOCOL = Refusal(426, None, f"Offer the websocket subprotocol {SUBPROTO
 _NOT_ELSEWHERE = Refusal(
     503, None, "This is not another server, or it cannot reach the others: keep your connection.\n"
 )
+_STANDBY = Refusal(
+    503, None, "This server waits until servers of another release have ended: connect to those.\n"
+)
 _DRAINING = Refusal(503, None, "This server is shutting down: connect again in a moment.\n")
 
 
@@ -154,6 +157,8 @@ class Admission:
         """Set when the server shuts down: from then on every connection is refused."""
         self.is_isolated = False
         """Whether this node has no Redis and others have: `elsewhere=1` is refused."""
+        self.stands_by = False
+        """Whether nodes of another release are live: every connection is refused."""
         self.quotas: ConnectionQuotas = ConnectionQuotas(
             settings.max_per_address, settings.max_per_identity, settings.max_per_room
         )
@@ -195,6 +200,9 @@ class Admission:
             raise _Refused(_WRONG_PROTOCOL, "wrong_subprotocol")
         if self.draining:
             raise _Refused(_DRAINING, "draining")
+        # Alone here, a host would be missing for all who are connected to those nodes.
+        if self.stands_by:
+            raise _Refused(_STANDBY, "standby")
         if self.quotas.is_over_limit(address):
             raise self._full(_ADDRESS_FULL, address)
         if not _is_from_trusted_page(headers, self._settings.trusted_origins):

@@ -1,7 +1,8 @@
 """Several nodes that serve one bus, connected by Redis.
 
 - `node`: this server's part, and the calls that arrive from other nodes; `lease`: membership;
-  `isolation`: the time without Redis.
+  `exchange`: the version of what nodes exchange; `isolation`: the time without Redis;
+  `standby`: the time beside nodes of another release.
 - `replicated_room`, `replicated_rooms`: the state of a room, read from Redis and kept up to date by
   messages; `replication_codec` is the format in Redis.
 - `peer_link`, `peer`: batches of frames to another node, and the ends of calls that were lost in

@@ -17,11 +17,12 @@ from redis.exceptions import ResponseError
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import AlreadyExists
+from toolbus_server.cluster.exchange import EXCHANGE_KEY, EXCHANGE_VERSION, LEASES_KEY
 from toolbus_server.cluster.redis.client import RedisClient, RedisUnavailable
 
 __all__ = [
-    "LEASES_KEY",
     "REPEAT_S",
+    "ExchangeDiffers",
     "Lease",
     "LeaseExpired",
     "NameClaim",
@@ -45,8 +46,6 @@ _SCRIPTS = {
     "rooms": ("rooms",),
 }
 """Each script with the files that it consists of."""
-LEASES_KEY = "toolbus:nodes"
-"""The sorted set of leases in Redis: nodes with their incarnations, by expiry."""
 _VERSION_KEY, _ENDED_KEY = "toolbus:nodes:version", "toolbus:nodes:ended"
 _ADDRESSES_KEY = "toolbus:nodes:addresses"
 _CLEANUP_KEY = "toolbus:nodes:cleanup"
@@ -68,6 +67,20 @@ class NameHeld(Exception):
         super().__init__(other)
         self.other = other
         self.left_ms = left_ms
+
+
+class ExchangeDiffers(Exception):
+    """Live nodes have another exchange version, so this one gets no lease yet.
+
+    Args:
+        other: One of them, with its incarnation.
+        version: Their version; "" for a release that has none.
+    """
+
+    def __init__(self, other: str, version: str) -> None:
+        super().__init__(other, version)
+        self.other = other
+        self.version = version
 
 
 class NameTaken(AlreadyExists):
@@ -122,6 +135,10 @@ class NameClaim:
     def granted(self) -> None:
         """Record that the name belongs to this node."""
         self._held = None
+        self._is_decided.set()
+
+    def postponed(self) -> None:
+        """Record that the name is claimed later, as this node may not join the others yet."""
         self._is_decided.set()
 
     def refused(self, held: NameHeld) -> float:
@@ -243,6 +260,7 @@ class Lease:
         """Renew the lease, or acquire it, so that it expires in `duration_s` seconds.
 
         Raises:
+            ExchangeDiffers: Live nodes have another exchange version.
             NameHeld: Another node has this one's name.
             LeaseExpired: The lease had expired before.
             RedisUnavailable: There was no answer.
@@ -257,12 +275,15 @@ class Lease:
         # withdrawn what this incarnation published, and would not read it again.
         is_first = int(not self.is_held)
         arguments = (name, incarnation, int(duration_s * 1000), self._known_version, is_first)
-        keys = (LEASES_KEY, _VERSION_KEY, _ENDED_KEY, _ADDRESSES_KEY)
-        answer = await self._run("renew_lease", keys, *arguments, self._family, self.address)
+        keys = (LEASES_KEY, _VERSION_KEY, _ENDED_KEY, _ADDRESSES_KEY, EXCHANGE_KEY)
+        more = (self._family, self.address, EXCHANGE_VERSION)
+        answer = await self._run("renew_lease", keys, *arguments, *more)
         if answer[0] == 0:
             raise NameHeld(answer[1].decode(), answer[2])
         if answer[0] == 2:
             raise LeaseExpired
+        if answer[0] == 3:
+            raise ExchangeDiffers(_decode_id(answer[1]), _decode_id(answer[2]))
         self.is_held = True
         self.ends_at = begins_at + duration_s
         live_nodes = addresses = None
@@ -287,7 +308,7 @@ class Lease:
         Nothing is left if this node holds no rooms. Raises `RedisUnavailable` without an answer or
         a lease.
         """
-        keys = (LEASES_KEY, _VERSION_KEY, _ENDED_KEY, rooms_key, _ADDRESSES_KEY)
+        keys = (LEASES_KEY, _VERSION_KEY, _ENDED_KEY, rooms_key, _ADDRESSES_KEY, EXCHANGE_KEY)
         await self.script("leave", keys, self.node_id)
 
 

@@ -31,6 +31,7 @@ from toolbus_server.cluster.isolation import (
     RedisOutage,
 )
 from toolbus_server.cluster.lease import (
+    ExchangeDiffers,
     Lease,
     LeaseExpired,
     NameClaim,
@@ -53,6 +54,7 @@ from toolbus_server.cluster.redis.client import INBOX_WINDOW_BYTES, RedisClient,
 from toolbus_server.cluster.remote_admin import RemoteAdmin
 from toolbus_server.cluster.replicated_rooms import ReplicatedRooms, rooms_key
 from toolbus_server.cluster.replication_codec import unpack_delta
+from toolbus_server.cluster.standby import RETRY_S, STANDBY_TEXT, Standby
 from toolbus_server.registry.call_checks import STREAM_OPTION_TYPES, check_pin
 from toolbus_server.registry.models import Participant, RegisteredToolkit
 from toolbus_server.rooms.administration import AdminActions, RoomsElsewhere
@@ -125,6 +127,8 @@ class Node:
         """The time without Redis."""
         self.isolation: Isolation = Isolation(self.name)
         """Whether other nodes have Redis meanwhile."""
+        self.standby: Standby = Standby(self.name)
+        """Whether nodes of another release keep this one from joining."""
         self.probe_headers: dict[str, str] = {NODE_HEADER: self.name}
         """Headers of the answer to a readiness probe."""
         self._settling: asyncio.TimerHandle | None = None
@@ -192,6 +196,8 @@ class Node:
         """Return whether participants should connect here, and why not as a constant text."""
         if self.has_lease():
             return True, READY_TEXT
+        if self.standby.is_active:
+            return False, STANDBY_TEXT
         if self.isolation.is_isolated:
             return False, ISOLATED_TEXT
         return True, ALONE_TEXT
@@ -207,6 +213,7 @@ class Node:
     async def stop(self) -> None:
         """Leave the cluster: other nodes withdraw at once what this one published."""
         self.isolation.end()
+        self.standby.end()
         if self._settling is not None:
             self._settling.cancel()
         await self._rooms.wait_for_exits(_STOP_S)
@@ -224,6 +231,8 @@ class Node:
                 await self._redis.run()
             except NameHeld as held:
                 await asyncio.sleep(self._claim.refused(held))
+            except ExchangeDiffers as found:
+                await self._stand_by(found)
             except LeaseExpired:
                 _logger.warning(
                     "the lease of node %s has expired: it starts a new incarnation", self.name
@@ -234,6 +243,13 @@ class Node:
             except Exception:  # the node has to rejoin in any case
                 _logger.exception("the Redis connection of node %s failed with a bug", self.name)
                 await asyncio.sleep(_BUG_BACKOFF_S)
+
+    async def _stand_by(self, found: ExchangeDiffers) -> None:
+        """Leave the bus to live nodes of another release, until the next attempt to join."""
+        self._claim.postponed()
+        self.isolation.end()  # what other nodes of this release answered counts no longer
+        self.standby.begin(found, LEASE_S)
+        await asyncio.sleep(RETRY_S)
 
     # Rooms and other nodes
 
@@ -362,6 +378,7 @@ class Node:
         self._claim.granted()
         self.outage.ended()
         self.isolation.end()
+        self.standby.joined()
         self._settling = self._loop.call_later(_SETTLE_S, self._settled)
         self._rooms.reload_all()
         self._rooms.clean_up(self.node_id)

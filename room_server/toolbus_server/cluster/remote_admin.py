@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 
 from toolbus.auth.tokens import MAX_TOKEN_LIFE_S
 from toolbus.bounded_logging import bounded_logger
-from toolbus_server.cluster.lease import LEASES_KEY
+from toolbus_server.cluster.exchange import LEASES_KEY
 from toolbus_server.cluster.redis.client import RedisClient, RedisUnavailable
 from toolbus_server.rooms.administration import AdminActions
 

@@ -25,7 +25,8 @@ from toolbus.wire import (
 )
 from toolbus_server.calls.call_state import Connection
 from toolbus_server.calls.call_statistics import NodeCallReport
-from toolbus_server.cluster.lease import LEASES_KEY, Lease
+from toolbus_server.cluster.exchange import LEASES_KEY
+from toolbus_server.cluster.lease import Lease
 from toolbus_server.cluster.peer import Peer
 from toolbus_server.cluster.redis.client import RedisUnavailable
 from toolbus_server.cluster.replicated_room import ReplicatedRoom

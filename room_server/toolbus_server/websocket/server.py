@@ -130,6 +130,7 @@ class RoomServer:
         self._relocation = Relocation(self.hub)
         if self.node is not None:
             self.node.isolation.on_change = self._on_isolation
+            self.node.standby.on_change = self._on_standby
             await self.node.start()
         try:
             await self._listen(share_port)
@@ -167,6 +168,11 @@ class RoomServer:
         """Move the participants to other nodes, which have the Redis that this one has not."""
         self.admission.is_isolated = is_isolated
         self._relocation.set_active(is_isolated)
+
+    def _on_standby(self, is_active: bool) -> None:
+        """Refuse newcomers, and move participants to the nodes of another release."""
+        self.admission.stands_by = is_active
+        self._relocation.set_active(is_active)
 
     def _prepare_handshakes(self) -> None:
         """Create what decides about connections before a session opens."""

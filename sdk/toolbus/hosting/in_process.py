@@ -224,7 +224,12 @@ class InProcessCall(Execution, LocalRun):
             text = "Nobody can be asked here: the turn needs permissions= and approve=."
             text = f"{demand.judged.decision.reason} {text}"
             raise PermissionDenied(text, executed="no")
-        return await self.asks(demand)
+        from toolbus.tools.observed_hold import ObservedHold
+
+        with ObservedHold(self.recording) as observed:
+            decision = await self.asks(demand)
+            observed.settle(decision)
+        return decision
 
     async def put_question(self, question: ToolQuestion) -> Chunk:
         """Return what its use was given, or ask who answers in the turn, or park the use.
@@ -236,12 +241,17 @@ class InProcessCall(Execution, LocalRun):
             if isinstance(self.given.result, RoomException):
                 raise self.given.result
             return self.given.result
-        if self.answers is not None:
-            return await self.answers(question)
-        if question.arguments is not None:
-            raise Parked(self.method, unpack_body(question.arguments))
-        text = 'nobody can be asked here: the turn needs answer=, or answer="room"'
-        raise Unavailable(text, executed="no", retryable=False)
+        if self.answers is None:
+            if question.arguments is not None:
+                raise Parked(self.method, unpack_body(question.arguments))
+            text = 'nobody can be asked here: the turn needs answer=, or answer="room"'
+            raise Unavailable(text, executed="no", retryable=False)
+        from toolbus.tools.observed_hold import ObservedHold
+
+        with ObservedHold(self.recording) as observed:
+            answer = await self.answers(question)
+            observed.answered()
+        return answer
 
     async def put(self, chunk: Chunk) -> None:
         """Pass a chunk to the caller; an error of that ends the call."""

@@ -12,7 +12,9 @@ from redis.asyncio import Redis
 from support.redis.server import RedisServer
 
 pytestmark = pytest.mark.redis
-KEYS = ("toolbus:nodes", "toolbus:nodes:version", "toolbus:nodes:ended", "toolbus:nodes:addresses")
+PARTS = (":leases", ":version", ":ended", ":addresses", "")
+KEYS = tuple(f"toolbus:nodes{part}" for part in PARTS)
+LEASES, EXCHANGE = KEYS[0], KEYS[4]
 LIFE_MS = 60_000
 
 
@@ -24,10 +26,17 @@ class Leases:
         self._source = (files("toolbus_server.cluster") / "scripts" / "renew_lease.lua").read_text()
 
     async def renew(
-        self, node: str, known: int = -1, *, first: bool = True, family: str = "", url: str = ""
+        self,
+        node: str,
+        known: int = -1,
+        *,
+        first: bool = True,
+        family: str = "",
+        url: str = "",
+        exchange: int = 1,
     ) -> Any:
         """Renew the lease of a node: its name, a space, its incarnation."""
-        arguments = (*node.split(), LIFE_MS, known, int(first), family, url)
+        arguments = (*node.split(), LIFE_MS, known, int(first), family, url, exchange)
         return await self.client.eval(self._source, len(KEYS), *KEYS, *map(str, arguments))
 
 
@@ -101,3 +110,47 @@ async def test_addresses_are_returned_when_they_change_and_end_with_the_lease(
     await leases.client.zadd(KEYS[0], {"one a": 1})
     *_, addresses = await leases.renew("two b", known, first=False)
     assert addresses == [b"two b", b"http://10.0.0.2:7717"]
+
+
+@pytest.mark.parametrize(
+    ("at", "version", "ends_in_ms", "answer"),
+    [
+        (LEASES, "1", LIFE_MS, [1]),
+        (LEASES, "2", LIFE_MS, [3, b"other x", b"2"]),
+        (LEASES, None, LIFE_MS, [3, b"other x", b""]),  # another program has deleted it
+        (LEASES, "2", -1, [1]),
+        (EXCHANGE, None, LIFE_MS, [3, b"other x", b""]),  # of a release without a version
+        (EXCHANGE, None, -1, [1]),
+    ],
+)
+async def test_node_gets_no_lease_while_one_of_another_exchange_version_is_alive(
+    leases: Leases, at: str, version: str | None, ends_in_ms: int, answer: list[Any]
+) -> None:
+    client = leases.client
+    seconds, _ = await client.time()
+    await client.zadd(at, {"other x": seconds * 1000 + ends_in_ms})
+    if version is not None:
+        await client.set(EXCHANGE, version)
+    before = {key: await client.dump(key) for key in await client.keys()}
+    got = await leases.renew("one a")
+    assert got[: len(answer)] == answer
+    if answer == [1]:
+        assert got[3] == [b"other x"] * (ends_in_ms < 0)  # what it left is withdrawn
+        assert await client.get(EXCHANGE) == b"1"
+    else:
+        assert {key: await client.dump(key) for key in await client.keys()} == before
+
+
+async def test_the_last_node_that_leaves_makes_room_for_every_release(leases: Leases) -> None:
+    source = (files("toolbus_server.cluster") / "scripts" / "leave.lua").read_text()
+    keys = (*KEYS[:3], "rooms", *KEYS[3:])
+
+    async def version_after_leaving(node: str) -> Any:
+        await leases.client.eval(source, len(keys), *keys, node)
+        return await leases.client.get(EXCHANGE)
+
+    await leases.renew("one a")
+    await leases.renew("two b")
+    assert [await version_after_leaving(node) for node in ("one a", "two b")] == [b"1", None]
+    await leases.client.set(EXCHANGE, "2")
+    assert await version_after_leaving("two b") == b"2", "it has no lease, and another may have one"

@@ -15,6 +15,7 @@ from support.nodes.relayed import node_of
 from support.nodes.tools import Holding, add
 from support.redis.server import RedisServer
 from toolbus.errors import Unavailable
+from toolbus_server.cluster.exchange import EXCHANGE_KEY, EXCHANGE_VERSION, LEASES_KEY
 from toolbus_server.cluster.node import LEASE_S
 
 pytestmark = pytest.mark.redis
@@ -108,7 +109,8 @@ async def test_invalid_names_of_nodes_do_not_prevent_joining(
 ) -> None:
     async with asyncio.timeout(TIME_S), Redis.from_url(redis.url) as client:
         soon = time.time() * 1000 + LEASE_S * 1000
-        await client.zadd("toolbus:nodes", {b"\xff 1": soon, b"none": soon})
+        await client.set(EXCHANGE_KEY, EXCHANGE_VERSION)
+        await client.zadd(LEASES_KEY, {b"\xff 1": soon, b"none": soon})
         await client.sadd("toolbus:nodes:ended", b"\xff 2")
         async with nodes(redis) as (here, there):
             async with hosted(there, add), here.room("me") as me:
@@ -122,9 +124,10 @@ async def test_a_lease_of_before_the_clock_was_set_back_ends_as_others_do(
 ) -> None:
     an_hour_ms = 3_600_000
     async with asyncio.timeout(TIME_S), Redis.from_url(redis.url) as client:
-        await client.zadd("toolbus:nodes", {"other 1": time.time() * 1000 + an_hour_ms})
+        await client.set(EXCHANGE_KEY, EXCHANGE_VERSION)
+        await client.zadd(LEASES_KEY, {"other 1": time.time() * 1000 + an_hour_ms})
         async with nodes(redis) as (here, _), here.room("me"):
-            ends_ms = await client.zscore("toolbus:nodes", "other 1")
+            ends_ms = await client.zscore(LEASES_KEY, "other 1")
             assert ends_ms is None or ends_ms < time.time() * 1000 + 2 * LEASE_S * 1000
 
 

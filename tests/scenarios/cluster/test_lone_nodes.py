@@ -45,7 +45,7 @@ async def test_a_node_that_alone_is_cut_off_stops_taking_part_before_its_lease_e
                 error = await error_of(going)
                 assert (error.code, error.executed) == ("unavailable", "maybe")
                 seconds, micros = await seen.time()
-                ends_ms = await seen.zscore("toolbus:nodes", lease)
+                ends_ms = await seen.zscore("toolbus:nodes:leases", lease)
                 assert ends_ms is not None
                 assert ends_ms > seconds * 1000 + micros / 1000, "its lease had ended before"
                 await (
@@ -159,5 +159,5 @@ async def _living(client: Redis) -> list[Any]:
     """Name the nodes whose leases have not ended."""
     seconds, micros = await client.time()
     now_ms = seconds * 1000 + micros // 1000
-    living: list[Any] = await client.zrangebyscore("toolbus:nodes", now_ms, "+inf")
+    living: list[Any] = await client.zrangebyscore("toolbus:nodes:leases", now_ms, "+inf")
     return living

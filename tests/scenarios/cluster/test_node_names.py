@@ -23,7 +23,7 @@ from toolbus_server.cluster.node import LEASE_S
 from toolbus_server.settings import ServerSettings
 from toolbus_server.testing import running_server
 
-LEASES = "toolbus:nodes"
+LEASES = "toolbus:nodes:leases"
 WAITS = "this node starts after it has"
 
 

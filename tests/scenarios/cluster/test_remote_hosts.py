@@ -127,7 +127,7 @@ async def _until_renewed(client: Redis) -> None:
 
 async def _leases(client: Redis) -> dict[Any, float]:
     """Return when each node's lease ends, in ms of the clock of Redis."""
-    leases: list[Any] = await client.zrange("toolbus:nodes", 0, -1, withscores=True)
+    leases: list[Any] = await client.zrange("toolbus:nodes:leases", 0, -1, withscores=True)
     return dict(leases)
 
 

@@ -81,7 +81,7 @@ async def test_a_room_that_ends_before_the_others_have_answered_leaves_nothing_i
         await node_of(here)._rooms.wait_for_exits(TIME_S)
         async with Redis.from_url(redis.url) as client:
             left = await client.keys("*")
-        assert sorted(left) == [b"toolbus:nodes", b"toolbus:nodes:version"]
+        assert sorted(left) == [b"toolbus:nodes", b"toolbus:nodes:leases", b"toolbus:nodes:version"]
 
 
 async def test_toolkits_of_a_stopping_node_are_removed_from_redis(redis: RedisServer) -> None:
@@ -233,7 +233,7 @@ async def test_a_participant_that_joins_while_its_node_rejoins_finds_the_others(
         async with hosted(there, add), Redis.from_url(redis.url) as client:
             lease = node_of(here).lease  # it ended, like a node that was suspended for too long
             lease.ends_at = 0.0
-            await client.zrem("toolbus:nodes", lease.node_id)
+            await client.zrem("toolbus:nodes:leases", lease.node_id)
             async with here.room("me") as me:
                 assert await me.invoke("kit.add", {"a": 1, "b": 1}, retry=False)
             assert node_of(here).lease is not lease

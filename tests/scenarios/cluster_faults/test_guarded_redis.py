@@ -110,7 +110,7 @@ async def test_the_rule_allows_to_clean_up_after_an_ended_node(
         async with hosted(there, add), here.room("me") as me:
             await until_listed(me, "kit")
             ended = node_of(there).node_id
-            await admin.zadd("toolbus:nodes", {ended: 1})
+            await admin.zadd("toolbus:nodes:leases", {ended: 1})
             while await admin.exists(f"toolbus:rooms:{ended}") or node_of(there).node_id == ended:
                 pass
             await until_listed(me, "kit")

@@ -221,7 +221,7 @@ async def until_addresses_are_known(redis: RedisServer, nodes: int) -> None:
 
 async def leases(client: Redis) -> dict[bytes, float]:
     """Return the time at which the lease of each node expires."""
-    found: Any = await client.zrange("toolbus:nodes", 0, -1, withscores=True)
+    found: Any = await client.zrange("toolbus:nodes:leases", 0, -1, withscores=True)
     return dict(found)
 
 

@@ -37,7 +37,7 @@ async def leaves_nothing(storm: Storm, redis: RedisServer, nodes: int = NODES) -
     async with asyncio.timeout(60), Redis.from_url(redis.url) as client:
         # Nodes that were killed are removed by those that live.
         ended = "toolbus:nodes:ended"
-        while await client.zcard("toolbus:nodes") > nodes or await client.exists(ended):  # noqa: ASYNC110 - Redis has no event for it
+        while await client.zcard("toolbus:nodes:leases") > nodes or await client.exists(ended):  # noqa: ASYNC110 - Redis has no event for it
             await asyncio.sleep(0.1)
         await storm.processes.leave()
         left: list[Any] = await client.keys("toolbus:*")

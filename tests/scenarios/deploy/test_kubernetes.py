@@ -242,7 +242,7 @@ def test_commands_of_the_pods_form_one_bus_that_answers_the_call_of_the_readme(
         with pods.stack:
             start_and_call(pods, made)
         with Redis.from_url(f"redis://:{password}@{redis}/0") as client:
-            nodes = client.zrange("toolbus:nodes", 0, -1)
+            nodes = client.zrange("toolbus:nodes:leases", 0, -1)
     names = sorted(each.decode().split(" ")[0] for each in nodes)
     assert names == ["toolbus-server-a", "toolbus-server-b"]
 

@@ -198,6 +198,13 @@ async def test_what_nothing_decides_is_asked_and_what_only_reads_is_not() -> Non
         "2": ("denied", "person"),
         "3": ("denied", 'rule deny shell.run "rm"'),
     }
+    settled = {each.call_id: (each.settled, each.settled_reason) for each in records.calls()}
+    assert settled == {
+        "0": ("", ""),
+        "1": ("approved", ""),
+        "2": ("denied", "not today"),
+        "3": ("", ""),
+    }
     question = next(each for each in person.asked if each.arguments["command"] == "make")
     assert (question.use.id, question.tool.name) == ("1", "shell.run")
     assert question.decision.behavior == "ask"

@@ -41,16 +41,16 @@ def _sockets(process: int, url: str, status: str) -> int:
 async def leases(redis: RedisServer) -> dict[str, str]:
     """Return the incarnation of each node that has a lease, by the node's name."""
     async with Redis.from_url(redis.url) as client:
-        nodes: list[bytes] = await client.zrange("toolbus:nodes", 0, -1)  # type: ignore[assignment]
+        nodes: list[bytes] = await client.zrange("toolbus:nodes:leases", 0, -1)  # type: ignore[assignment]
     return dict(each.decode().split() for each in nodes)
 
 
 async def lengthen_leases(redis: RedisServer, seconds: float) -> None:
     """Let the lease of each node end this much later, until the node renews it."""
     async with Redis.from_url(redis.url) as client:
-        nodes: list[bytes] = await client.zrange("toolbus:nodes", 0, -1)  # type: ignore[assignment]
+        nodes: list[bytes] = await client.zrange("toolbus:nodes:leases", 0, -1)  # type: ignore[assignment]
         for node in nodes:
-            await client.zincrby("toolbus:nodes", 1000 * seconds, node)
+            await client.zincrby("toolbus:nodes:leases", 1000 * seconds, node)
 
 
 async def until_others_work(parent: int, gone: Iterable[int], count: int) -> set[int]:

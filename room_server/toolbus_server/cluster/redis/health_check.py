@@ -35,13 +35,15 @@ from redis.exceptions import (
 from toolbus.diagnostics.checks import Check, CheckFailed, Finding, run_checks
 from toolbus.diagnostics.exit_codes import ExitCode, UsageError
 from toolbus.transport.addresses import UnreachableHost, open_streams
+from toolbus_server.cluster.exchange import EXCHANGE_KEY, EXCHANGE_VERSION, LEASES_KEY
 from toolbus_server.cluster.redis.client import INBOX_WINDOW_BYTES, safe_message
 from toolbus_server.cluster.redis.url import pool_of
 
 __all__ = ["acl_rule", "check_before_start", "examine_redis"]
 
 _KEYS = (
-    "toolbus:nodes",
+    EXCHANGE_KEY,
+    LEASES_KEY,
     "toolbus:nodes:version",
     "toolbus:nodes:addresses",
     "toolbus:nodes:ended",
@@ -332,7 +334,9 @@ async def check_before_start(url: str) -> list[str]:
             usage_error = UsageError(f"--redis: {finding.found}")
             usage_error.next_step = finding.repair
             raise usage_error
-    return [f"Redis: {f.found}; {f.repair}" for f in findings if f.status == "warn"]
+    # What it finds about other nodes, the node logs itself, also later.
+    warnings = (f for f in findings if f.status == "warn" and f.check != "nodes")
+    return [f"Redis: {f.found}; {f.repair}" for f in warnings]
 
 
 async def _check_reach(context: _Context) -> str:
@@ -393,6 +397,28 @@ async def _check_rights(context: _Context) -> str:
     return f"{user} has all rights that nodes need"
 
 
+async def _check_nodes(context: _Context) -> str:
+    """Say whether nodes of this release can join those that are live."""
+    seconds, micros = await context.run("TIME")
+    now_ms = int(seconds) * 1000 + int(micros) // 1000
+    try:
+        is_older = await context.run("TYPE", EXCHANGE_KEY) == b"zset"
+        live = await context.run("ZCOUNT", EXCHANGE_KEY if is_older else LEASES_KEY, now_ms, "+inf")
+        if not live:
+            return "none is live"
+        version = b"" if is_older else await context.run("GET", EXCHANGE_KEY) or b""
+    except ResponseError as error:  # another program has written there
+        raise CheckFailed(f"keys of nodes cannot be read: {error}", "", status="skip") from None
+    theirs = f"version {version.decode(errors='replace')}" if version else "no version"
+    if version != str(EXCHANGE_VERSION).encode():
+        raise CheckFailed(
+            f"{live} live, which exchange {theirs}, and this release version {EXCHANGE_VERSION}",
+            "nodes of this release join when those have ended, or use another database",
+            status="warn",
+        )
+    return f"{live} live, which exchange {theirs}, as this release"
+
+
 async def _check_memory(context: _Context) -> str:
     limit = int(await context.setting("maxmemory") or 0)
     policy = await context.setting("maxmemory-policy")
@@ -428,5 +454,6 @@ _CHECKS = (
     Check("reach", _check_reach, ExitCode.USAGE),
     Check("version", _check_version, ExitCode.USAGE, ("reach",)),
     Check("rights", _check_rights, ExitCode.USAGE, ("version",)),
+    Check("nodes", _check_nodes, ExitCode.USAGE, ("rights",)),
     Check("memory", _check_memory, ExitCode.USAGE, ("version",)),
 )

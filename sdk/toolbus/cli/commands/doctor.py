@@ -266,7 +266,7 @@ async def _check_ready(context: _Context) -> str:
     if " 200 " in f"{status} " and "without" not in text:
         return "accepts participants"
     repair = ""
-    if "Redis" in text:
+    if "Redis" in text or "another release" in text:
         repair = "`toolbus doctor --redis URL` checks the Redis of the server, from its machine"
     raise CheckFailed(text or status, repair, status="warn")
 

@@ -19,13 +19,14 @@ from support.redis.server import RedisServer, free_port, redis_program
 from toolbus.auth.keys import KeyRing
 from toolbus.diagnostics.checks import Finding
 from toolbus.diagnostics.exit_codes import ExitCode
+from toolbus_server.cluster.exchange import EXCHANGE_KEY, EXCHANGE_VERSION, LEASES_KEY
 from toolbus_server.cluster.redis import health_check
 from toolbus_server.cluster.redis.health_check import check_before_start, examine_redis
 from toolbus_server.settings import ServerSettings
 from toolbus_server.testing import running_server
 
 TIME_S = 60
-CHECKS = ("reach", "version", "rights", "memory")
+CHECKS = ("reach", "version", "rights", "nodes", "memory")
 
 
 @pytest.fixture
@@ -100,7 +101,7 @@ async def test_refused_connection_is_reported_as_away() -> None:
     assert findings["reach"].status == "fail"
     assert findings["reach"].exit_code is ExitCode.UNAVAILABLE
     assert "no server listens at 127.0.0.1:" in findings["reach"].found
-    assert [findings[name].status for name in CHECKS[1:]] == ["skip"] * 3
+    assert [findings[name].status for name in CHECKS[1:]] == ["skip"] * 4
 
 
 async def test_silent_server_is_reported_as_away(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,7 +222,7 @@ MISSING = (
         "~toolbus:* &other:* +@all",
         "lacks rights: PUBLISH toolbus:inbox:*, SUBSCRIBE toolbus:inbox:*",
     ),
-    ("~toolbus:{r:* &* +@all", "lacks rights: key toolbus:nodes, key toolbus:nodes:version, "),
+    ("~toolbus:{r:* &* +@all", "lacks rights: key toolbus:nodes, key toolbus:nodes:leases, "),
     ("~toolbus:* %R~toolbus:rev* &* +@all", None),
     (
         "~toolbus:[^r]* %R~toolbus:r* &toolbus:* +@all",
@@ -354,6 +355,39 @@ async def test_small_subscriber_buffer_is_a_warning_of_serve_too(
     assert (await check(redis.url))["memory"].found == "no limit"
 
 
+# Nodes of another release
+
+
+@pytest.mark.parametrize(
+    ("key", "version", "status", "found"),
+    [
+        (LEASES_KEY, str(EXCHANGE_VERSION), "ok", "1 live, which exchange version 1, as this"),
+        (LEASES_KEY, "99", "warn", "1 live, which exchange version 99, and this release version 1"),
+        (EXCHANGE_KEY, None, "warn", "1 live, which exchange no version, and this release"),
+        ("toolbus:others", "99", "ok", "none is live"),  # the nodes of a moment ago
+    ],
+)
+async def test_doctor_says_whether_nodes_of_this_release_can_join_those_that_live(
+    redis: RedisServer, admin: Redis, key: str, version: str | None, status: str, found: str
+) -> None:
+    now_s, _ = await admin.time()
+    await admin.zadd(key, {"other 1": now_s * 1000 + 60_000, "ended 1": now_s * 1000 - 60_000})
+    if version is not None:
+        await admin.set(EXCHANGE_KEY, version)
+    nodes = (await check(redis.url))["nodes"]
+    assert nodes.status == status
+    assert nodes.found.startswith(found)
+    assert await check_before_start(redis.url) == []  # the node logs it itself
+
+
+async def test_keys_of_nodes_that_another_program_wrote_are_no_failure_of_the_doctor(
+    redis: RedisServer, admin: Redis
+) -> None:
+    await admin.set(LEASES_KEY, "a person's")
+    nodes = (await check(redis.url))["nodes"]
+    assert (nodes.status, "cannot be read" in nodes.found) == ("skip", True)
+
+
 # Start of serve
 
 
@@ -389,7 +423,7 @@ async def test_server_that_cannot_listen_warns_and_leaves_no_lease(
     assert "is in use" in refused.err
     assert "Redis deletes what nodes store" in refused.err
     assert "no call can wait yet until a person approves it" in refused.err
-    assert await admin.zrange("toolbus:nodes", 0, -1) == []
+    assert await admin.zrange("toolbus:nodes:leases", 0, -1) == []
 
 
 # Sentinels
