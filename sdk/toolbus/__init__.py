@@ -88,6 +88,7 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.room.calls import CallExplanation as CallExplanation
     from toolbus.room.calls import CallReport as CallReport
     from toolbus.room.calls import EndedCall as EndedCall
+    from toolbus.room.calls import WaitingCall as WaitingCall
     from toolbus.room.events import EventStream as EventStream
     from toolbus.room.events import RoomEvent as RoomEvent
     from toolbus.room.holds import GrantedHold as GrantedHold
@@ -129,6 +130,7 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.turns.builders import builder_of as builder_of
     from toolbus.turns.builders import make_toolkits as make_toolkits
     from toolbus.turns.model_tools import ModelTool as ModelTool
+    from toolbus.turns.parking import ParkedUse as ParkedUse
     from toolbus.turns.terminal_approvals import approve_in_terminal as approve_in_terminal
     from toolbus.turns.terminal_questions import answer_in_terminal as answer_in_terminal
     from toolbus.turns.tool_groups import SkillEntry as SkillEntry

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +44,9 @@ class FileKind:
     """What is raised for a file that cannot be used."""
     is_durable: bool
     """Whether a transaction outlives a loss of power, not only the end of the program."""
+    additions: Callable[[sqlite3.Connection], Iterable[str]] = lambda _: ()
+    """Returns the statements that add what a file of an older release lacks, if any. That release
+    has to be able to go on with the file: else it is another version."""
 
     def check(self, connection: sqlite3.Connection) -> None:
         """Raise `ValueError` for a file of another program or version."""
@@ -153,9 +156,10 @@ class SqliteFile:
             connection.execute("PRAGMA journal_mode = WAL").fetchall()
             connection.execute(f"PRAGMA synchronous = {'FULL' if kind.is_durable else 'NORMAL'}")
             with _transaction(connection):  # fails for a file that may only be read
-                if _is_empty(connection):
-                    for statement in kind.create:
-                        connection.execute(statement)
+                is_new = _is_empty(connection)
+                for statement in kind.create if is_new else kind.additions(connection):
+                    connection.execute(statement)
+                if is_new:
                     connection.execute(f"PRAGMA application_id = {kind.application}")
                     connection.execute(f"PRAGMA user_version = {kind.version}")
         except BaseException:

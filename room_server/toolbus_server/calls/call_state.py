@@ -280,6 +280,19 @@ class InFlightCall(Struct, eq=False):
         return self.principal or self.caller.participant
 
     @property
+    def is_held(self) -> bool:
+        """Whether it waits for a person before its function is entered."""
+        wait = self.wait
+        if wait is None or self.executed != "no":
+            return False
+        return any(not hold.is_own for hold in wait.holds)
+
+    @property
+    def is_nested(self) -> bool:
+        """Whether it was made within a call that is in flight at this server."""
+        return self.delegation is not None and self.delegation.parent is not None
+
+    @property
     def stands_still(self) -> bool:
         """Whether its time stands still, as it or a call within it waits for a person."""
         return self.wait is not None and self.wait.count > 0
@@ -309,6 +322,9 @@ class HoldKeeper(Protocol):
     def withdraw(self, hold: CallHold) -> None:
         """End a hold whose asker does not wait for the decision any more."""
 
+    def leave(self, hold: CallHold) -> None:
+        """End a hold as lost: its host, or this server, leaves and waits for no person."""
+
     def enter(self, call: InFlightCall) -> None:
         """Let the host of a call enter the function, as the node of the caller knows of that."""
 
@@ -330,6 +346,10 @@ class CallWait(Struct, eq=False):
     """For how many holds its time stands still."""
     since: float = 0.0
     """Since when, by the loop's clock."""
+    waited_s: float = 0.0
+    """For how long its time has stood still, without the present wait."""
+    outcome: str = ""
+    """How the last question of its host has ended; empty if there was none."""
     asked_s: float = 0.0
     """For how long its host has asked persons, by holds that have ended."""
     timer_is_due: bool = False
@@ -349,8 +369,8 @@ class CallWait(Struct, eq=False):
 HoldOutcome: TypeAlias = Literal[
     "open", "approved", "answered", "denied", "expired", "cancelled", "lost", "taken_back"
 ]
-"""How a hold stands: `lost` is for a host that has left, and `cancelled` for any other end of the
-call."""
+"""How a hold stands: `lost` is for a host or a server that leaves, and `cancelled` for any other
+end of the call."""
 
 
 class ShownParticipant(NamedTuple):
@@ -445,7 +465,7 @@ class CallHold:
     node: str = ""
     """The id of the node that it belongs to, if that is another one: its host is there."""
     replaces: str = ""
-    """The hold of an earlier attempt of the call, whose host was lost."""
+    """The hold of an earlier attempt of the call, which was lost."""
     stopped: list[InFlightCall] = field(default_factory=list)
     """The calls whose time it stops."""
     outcome: HoldOutcome = "open"

@@ -3,7 +3,8 @@
 Nothing of this runs without observers. With observers a call costs a record in a bounded list;
 ten times a second at most, and only if something changed, each observer is sent one event. Records
 hold metadata only: no arguments, no results. A call in flight has the room's monitor in its field
-`monitor`, so that every end is counted, whichever it is.
+`monitor`, so that every end is counted, whichever it is. Of calls that wait for persons each node
+knows all.
 
 Where nodes share the room each node records the calls that its own participants make, so that each
 call is recorded once, and reports them to the nodes that have observers; these add up the reports.
@@ -13,20 +14,24 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from operator import itemgetter
 from random import randrange
 from typing import Any, NamedTuple, TypeAlias
 
+from toolbus.auth.participant_names import full_name
 from toolbus.errors import RoomException
 from toolbus.telemetry.tracing import read_trace_context
 from toolbus.wire import Call, pack_body, unpack_body
-from toolbus_server.calls.call_state import Connection, InFlightCall, RoutedRoom
+from toolbus_server.calls.call_state import CallHold, Connection, InFlightCall, RoutedRoom
+from toolbus_server.calls.holds import time_waited_s
 
 __all__ = ["MAX_RECORDS", "CallCounts", "CallRecords", "NodeCallReport", "RoomCallMonitor"]
 
 MAX_RECORDS = 200
 """Records of ended calls that are kept until they are sent; the counts go on (WATCH-3)."""
+MAX_HOLDS = 100
+"""Of those that are open, and of those that ended since the last event: more than anybody reads."""
 FLUSH_S = 0.1
 """How long changes are collected before they are sent together (PROTOCOL.md, WATCH-1)."""
 # What a caller may write in a call that is refused is bounded by the frame alone.
@@ -187,6 +192,14 @@ class RoomCallMonitor:
         """The last report of each other node."""
         self.monitor_id = 0
         """Changes when the first observer subscribes; 0 while there is none at this node."""
+        self.holds: Mapping[str, CallHold] = {}
+        """The open holds of the room, the oldest first."""
+        self.hold_changes = 0
+        """How often a hold began or ended; only whether it is the same has a meaning."""
+        self._settled: deque[list[Any]] = deque(maxlen=MAX_HOLDS)
+        """The holds that ended since the last event."""
+        self._held: dict[str, Any] = {}
+        """What the event that is sent now says of holds."""
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -213,6 +226,7 @@ class RoomCallMonitor:
         self.monitor_id = 0
         self._reports.clear()
         self._all.clear()
+        self._settled.clear()
         self._stop_if_unused()
 
     def _monitor_room(self) -> None:
@@ -239,7 +253,7 @@ class RoomCallMonitor:
         """Return the data of an event for an observer that has all until these counts."""
         changed = self.counts.since(counts)
         calls = self._all.packed_since(counts.ended)
-        return {"in_flight": self.in_flight, **changed._asdict(), "calls": calls}
+        return {"in_flight": self.in_flight, **changed._asdict(), "calls": calls, **self._held}
 
     # Other nodes
 
@@ -327,6 +341,8 @@ class RoomCallMonitor:
                 0,
                 traceparent,
                 None if parent is None else parent.call_id,
+                0,
+                None,
             ],
         )
 
@@ -337,6 +353,7 @@ class RoomCallMonitor:
             return
         self._in_flight -= 1
         parent = None if call.delegation is None else call.delegation.parent
+        now, outcome = self._loop.time(), "" if call.wait is None else call.wait.outcome
         self._add_ended(
             error,
             [
@@ -347,11 +364,42 @@ class RoomCallMonitor:
                 _id_and_name(call.host),
                 None if error is None else error.code,
                 "yes" if error is None else error.executed,
-                round((self._loop.time() - call.started_at) * 1e6),
+                round((now - call.started_at) * 1e6),
                 call.traceparent,
                 None if parent is None else parent.call_id,
+                round(time_waited_s(call, now) * 1e6),
+                outcome or None,
             ],
         )
+
+    def hold_changed(self, hold: CallHold) -> None:
+        """Tell observers that a call waits for a person, or does no more."""
+        if self.monitor_id:
+            self.hold_changes += 1
+            if hold.ended:
+                self._settled.append(self._described(hold, hold.settled_at))
+            self._schedule()
+
+    def _described(self, hold: CallHold, now: float) -> list[Any]:
+        tool, asker = hold.tool, hold.asked_by
+        assert tool.caller is not None, "rules that were granted wait for nobody"
+        shown = tool.caller.shown
+        return [
+            hold.id,
+            tool.call_id,
+            *tool.names,
+            full_name(shown["name"], shown.get("alias", "")),
+            full_name(asker.name, self._room.state.issuers.alias_before(asker)),
+            hold.outcome,
+            round((now - hold.opened_at) * 1e6),
+        ]
+
+    def _pack_holds(self) -> None:
+        now = self._loop.time()
+        waiting = [hold for hold in self.holds.values() if hold.kind != "granted"]
+        listed = [self._described(hold, now) for hold in waiting[:MAX_HOLDS]]
+        self._held = {"held": len(waiting), "holds": pack_body([*self._settled, *listed])}
+        self._settled.clear()
 
     def _monitor_call(self, call: InFlightCall) -> None:
         self._in_flight += 1
@@ -384,6 +432,7 @@ class RoomCallMonitor:
             records.pack()
         sent = [target.report(self._own, self._in_flight) for target in self._targets.values()]
         if self.monitor_id:
+            self._pack_holds()
             sent.append(self._notify())
         if not all(sent):
             self._schedule()

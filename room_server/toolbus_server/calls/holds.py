@@ -52,6 +52,7 @@ __all__ = [
     "note_read",
     "refusal_of",
     "time_stopped_s",
+    "time_waited_s",
 ]
 
 OTHERS = "others"
@@ -93,6 +94,15 @@ def time_stopped_s(parent: InFlightCall, now: float) -> float:
     """Return for how long the time of a call has stood still; 0 if it runs."""
     wait = parent.wait
     return now - wait.since if wait is not None and wait.count else 0.0
+
+
+def time_waited_s(call: InFlightCall, now: float) -> float:
+    """Return for how long a call has waited for persons."""
+    wait = call.wait
+    if wait is None:
+        return 0.0
+    # The time of a caller that is not told of holds does not stand still.
+    return max(wait.waited_s + time_stopped_s(call, now), wait.asked_s)
 
 
 def calls_around(call: InFlightCall | None) -> Iterator[InFlightCall]:
@@ -364,7 +374,7 @@ class RoomHolds:
             self.settled_of[hold.asked_by] += 1
             if self.settled_of[hold.asked_by] > MAX_SETTLED_OF_ASKER:
                 same = (old for old in self.settled.values() if old.asked_by == hold.asked_by)
-                self._forget(next(same))
+                self.forget(next(same))
             self.drop_old(now)
         hold.asker = None
         # What has ended is not held in memory for `SETTLED_S`: a call, connections, a definition.
@@ -376,6 +386,8 @@ class RoomHolds:
         if hold.call is not None and hold.call.wait is not None:
             hold.call.wait.holds.remove(hold)
             if not hold.is_own:
+                hold.call.wait.outcome = outcome
+            if not (hold.is_own or hold.node):
                 hold.call.wait.asked_s += now - hold.opened_at
         change = HoldChange([], [])
         for call in hold.stopped:
@@ -394,9 +406,10 @@ class RoomHolds:
             oldest = next(iter(self.settled.values()))
             if len(self.settled) <= MAX_SETTLED and now - oldest.settled_at < SETTLED_S:
                 return
-            self._forget(oldest)
+            self.forget(oldest)
 
-    def _forget(self, hold: CallHold) -> None:
+    def forget(self, hold: CallHold) -> None:
+        """List a settled hold no more."""
         del self.settled[hold.id]
         self.settled_of[hold.asked_by] -= 1
         if not self.settled_of[hold.asked_by]:
@@ -409,7 +422,7 @@ class RoomHolds:
                 del self.counts[quota]
 
     def _lost_hold_of(self, hold: CallHold, now: float) -> str:
-        """Return the hold of an earlier attempt of the call, whose host was lost meanwhile."""
+        """Return the hold of an earlier attempt of the call, if it was lost with its host."""
         caller, call_id = hold.tool.caller, hold.tool.call_id
         if caller is None or not call_id:
             return ""
@@ -454,6 +467,7 @@ def _go_on(call: InFlightCall, now: float, change: HoldChange, data: dict[str, A
     waited_s = 0.0
     if not wait.count:
         waited_s = now - wait.since
+        wait.waited_s += waited_s
         call.deadline_at += waited_s
         if call.streams is not None:
             # What was silent before goes on to count; what moved meanwhile has moved just now.

@@ -70,6 +70,7 @@ from toolbus_server.calls.delegation import (
     complete_refusal,
     resolve_for,
 )
+from toolbus_server.calls.hold_statistics import HoldStatistics
 from toolbus_server.calls.holds import approval_seconds, time_stopped_s
 from toolbus_server.calls.stream_relay import READER_BUDGET_BYTES, StreamRelay, is_stream
 from toolbus_server.calls.telemetry import ServerTelemetry
@@ -149,6 +150,8 @@ class Router:
         """Calls that ended with a result."""
         self.failures: Counter[str] = Counter()
         """Calls that ended with an error, by code: those of `ERRORS`, and `OTHER_CODE`."""
+        self.holds: HoldStatistics = HoldStatistics()
+        """Calls that wait for a person, and those that did."""
 
     def call(self, room: RoutedRoom, caller: Connection, request: Call) -> None:
         """Dispatch a call to a host, or reply with the error that prevents it."""
@@ -298,6 +301,8 @@ class Router:
             answer["node"] = participant.node or room.replication.node
         if participant.assesses:
             answer["assesses"] = True
+        if tool.approval:
+            answer["approval"] = True
         return answer
 
     def _not_found(self, error: NotFound) -> NotFound:
@@ -499,6 +504,8 @@ class Router:
         """End a call that its caller cancels; drop the frame if it is not in flight."""
         call = caller.calls.get(cancel.id)
         if call is not None:
+            if cancel.reason == "leaving" and call.is_held:  # the node of its caller shuts down
+                _leave_holds(call)
             self._cancel(call, "the caller cancelled the call")
         elif cancel.id in caller.asked:
             hold = caller.asked[cancel.id]
@@ -542,6 +549,46 @@ class Router:
             if not call.ended:
                 self._cancel_at_host(call, "leaving")
                 self._fail(call, _lost_call_error(Unavailable, message, call))
+
+    # Holds at a host or a server that leaves (PROTOCOL.md, HOLD-18)
+
+    def may_wait(self, host: Connection, call: InFlightCall | None) -> bool:
+        """Whether a call that its host has not entered may wait here, or a question of no call."""
+        return not (self.is_draining or (call is not None and host.participant.is_draining))
+
+    def leaving_error(self, *, is_nested: bool) -> Unavailable:
+        """Make the error of what must not wait for a person here: it is asked again elsewhere.
+
+        What is nested can be asked only at the server of the call around it, whose tool goes on.
+        """
+        what = "the server is shutting down" if self.is_draining else "the host is leaving"
+        return Unavailable(
+            f"{what}, and waits for no person",
+            executed="no",
+            retryable=not (self.is_draining and is_nested),
+            retry_after_s=_RETRY_AFTER_S,
+        )
+
+    def end_holds_at(self, host: Connection) -> None:
+        """End what waits for a person at a host that leaves, or at a server that does."""
+        held = [call for call in host.dispatched.values() if self._has_to_move(call)]
+        self._ends.add(held, self.end_held)
+        for hold in list(host.asked.values()):
+            if hold.is_own and (hold.call is None or self.is_draining):
+                hold.keeper.leave(hold)
+
+    def _has_to_move(self, call: InFlightCall) -> bool:
+        return call.is_held and not self.may_wait(call.host, call)
+
+    def end_held(self, call: InFlightCall) -> None:
+        """End a call that must not wait for a person here, unless a person has decided."""
+        if not self._has_to_move(call):
+            return
+        _leave_holds(call)
+        self._cancel_at_host(call, "leaving")
+        error = self.leaving_error(is_nested=call.is_nested)
+        error.details = {"digest": call.definition.digest}
+        self._fail(call, error)
 
     def _end_delegated(self, message: str, call: InFlightCall) -> None:
         """End a call that lost its authority, by its deadline if that has passed too."""
@@ -627,6 +674,12 @@ class Router:
         self._idle = asyncio.Event()
         if self.in_flight:
             await self._idle.wait()
+
+
+def _leave_holds(call: InFlightCall) -> None:
+    assert call.wait is not None, "it is held"
+    for hold in list(call.wait.holds):
+        hold.keeper.leave(hold)
 
 
 def _fill_header(

@@ -145,6 +145,8 @@ class EventFeed:
     """The counts of calls that were sent last, or those at the time of subscribing."""
     _in_flight: int = 0
     """The number of calls in flight that was sent last."""
+    _hold_changes: int = 0
+    """`hold_changes` of the monitor at that time."""
     _calls_ticket: _Ticket | None = None
     """The ticket of the last event about calls."""
     counted: int = 0
@@ -230,6 +232,7 @@ class EventFeed:
         """
         known, last = self._counts, self._calls_ticket
         is_unchanged = (monitor.counts, monitor.in_flight) == (known, self._in_flight)
+        is_unchanged = is_unchanged and monitor.hold_changes == self._hold_changes
         if known is None or (last is not None and is_unchanged):
             return True
         if last is not None and not last.written:
@@ -240,6 +243,7 @@ class EventFeed:
             return False
         self._number += 1
         self._counts, self._in_flight = monitor.counts, monitor.in_flight
+        self._hold_changes = monitor.hold_changes
         self._calls_ticket = ticket
         return True
 
@@ -493,7 +497,11 @@ class EventFeeds:
         batch.unread -= 1
 
     def publish_hold(self, name: str, hold: CallHold) -> None:
-        """Send an event about a hold to the subscribers that may settle it, in order."""
+        """Send an event about a hold to the subscribers that may settle it, in order.
+
+        Those who observe calls get it with what else they get.
+        """
+        self.monitor.hold_changed(hold)
         if not self._feeds:
             return
         self._hold_events.append((name, hold))

@@ -11,7 +11,7 @@ import asyncio
 import secrets
 from asyncio import shield
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from math import inf
@@ -129,6 +129,7 @@ class HoldRequests:
         self._decisions: dict[str, _Decision] = {}
         """What was decided, by the id of its hold, while the node of a caller has not read it."""
         self.table: RoomHolds = RoomHolds(data_for_node=self._data_for_node)
+        feeds.monitor.holds = self.table.open
 
     @cached_property
     def _timers(self) -> Deadlines[CallHold]:
@@ -141,6 +142,7 @@ class HoldRequests:
         """Let something wait for a person; the decision is the reply, sent later.
 
         Raises:
+            Unavailable: The host, or this server, leaves.
             PermissionDenied: The call is not one that the participant runs.
             NotFound: There is no such toolkit or tool.
             DefinitionChanged: The toolkit is not the one that is asked about.
@@ -157,6 +159,9 @@ class HoldRequests:
         tool = self._tool_of(asker, request, call)
         is_entered = bool(read_option(request.options, "entered", bool))
         is_entered = is_entered or (call is not None and call.has_sent)
+        goes_on = request.kind == "granted" or (is_entered and not is_own)
+        if not (goes_on or self._router.may_wait(asker, None if is_own else call)):
+            raise self._router.leaving_error(is_nested=_is_nested(call, is_own=is_own))
         approvers = self._read_approvers(asker, request.options)
         self.table.check_quotas(tool, asker.participant.identity)
         if asker.usage.held_bytes + len(request.body) > identity_usage.MAX_HELD_BYTES:
@@ -189,6 +194,7 @@ class HoldRequests:
         self._send(self.table.begin(hold, now, is_entered=is_entered, has_settlers=has_settlers))
         if ends_at != inf:
             self._timers.add(ends_at, hold)
+        self._router.holds.begin(hold)
         self._publish("hold_added", hold)
 
     def _tool_of(self, asker: Connection, request: Hold, call: InFlightCall | None) -> HeldTool:
@@ -278,7 +284,7 @@ class HoldRequests:
         wait.ended = True
         for hold in list(wait.holds):
             if hold.node:
-                self._send(self.table.release(hold, "cancelled", self._loop.time()))
+                self._release(hold, "cancelled")
             else:
                 self.withdraw(hold)
 
@@ -290,6 +296,14 @@ class HoldRequests:
             outcome = "lost"
             error = HostLost("the host disconnected", executed=executed_of(hold))
         self._end(hold, outcome, failed(hold.request_id, error))
+
+    def leave(self, hold: CallHold) -> None:
+        """End a hold as lost: its host, or this server, leaves and waits for no person."""
+        if hold.node:  # which ends it too, by the cancel of the call
+            self._release(hold, "lost")
+            return
+        error = self._router.leaving_error(is_nested=_is_nested(hold.call, is_own=hold.is_own))
+        self._end(hold, "lost", failed(hold.request_id, error))
 
     def _end(
         self,
@@ -306,6 +320,7 @@ class HoldRequests:
         change = self.table.settle(hold, outcome, self._loop.time())
         self._send(change._replace(frames=[sent for sent in change.frames if sent.to is not knows]))
         self._timers.forget(hold)
+        self._router.holds.end(hold)
         asker.port.send_message(encode(reply), ticket)
         self._publish("hold_settled", hold)
         if decision is not None:
@@ -339,26 +354,30 @@ class HoldRequests:
     def _data_for_node(self, hold: CallHold, is_entered: bool) -> dict[str, Any]:
         return self._replication.wait_data(hold, is_entered=is_entered)
 
-    def receive(self, hold: CallHold) -> CallHold:
-        """List a hold that another node has published, or that it was settled; return it."""
+    def receive(self, hold: CallHold) -> None:
+        """List a hold that another node has published, or that it was settled."""
         known = self.table.open.get(hold.id) or self.table.settled.get(hold.id)
-        if known is not None and known.node != hold.node:
+        if known is not None and _name_of(known.node) != _name_of(hold.node):
             _logger.error("two nodes have a hold %s: that of %s counts", hold.id, known.node)
-        elif known is None:
-            known, outcome, hold.outcome = hold, hold.outcome, "open"
+            return
+        if known is not None and known.outcome == "lost" and not hold.ended:
+            self.table.forget(known)  # that node was away, and has come back
+            known = None
+        if known is None:
+            outcome, hold.outcome = hold.outcome, "open"
             self.table.add(hold)
             if outcome == "open":
                 self._publish("hold_added", hold)
             else:  # it ended before this node heard of it
                 self.table.close(hold, outcome, self._loop.time())
-        elif hold.ended and not known.ended:
+            return
+        known.node = hold.node  # it may have another lease now
+        if hold.ended and not known.ended:
             known.by, known.reason, known.is_changed = hold.by, hold.reason, hold.is_changed
             self._close(known, hold.outcome)
-        return known
 
     def _close(self, hold: CallHold, outcome: HoldOutcome) -> None:
         self.table.close(hold, outcome, self._loop.time())
-        self._timers.forget(hold)
         self._publish("hold_settled", hold)
 
     def close_elsewhere(self, node: str, remaining: Iterable[str] = ()) -> None:
@@ -370,16 +389,22 @@ class HoldRequests:
 
     def held_elsewhere(self, call: InFlightCall, hold: CallHold, data: Mapping[str, Any]) -> None:
         """Let a call stand still whose host, or one within it, is at another node and asks."""
-        hold, now = self.receive(hold), self._loop.time()
+        if hold.id not in self.table.open and hold.id not in self.table.settled:
+            self.receive(replace(hold))
+        # What is listed has no call: one hold may stop several calls of this node, and its own.
         hold.call = call
         # Who has read a question, the other node alone knows (HOLD-17).
         is_entered = data["entered"] or hold.kind == "answer"
         change = self.table.stop(
-            hold, now, is_entered=is_entered, has_settlers="nobody" not in data
+            hold,
+            self._loop.time(),
+            is_entered=is_entered,
+            has_settlers="nobody" not in data,
         )
         self._send(change)
-        if hold.ends_at != inf and not hold.ended:
+        if hold.ends_at != inf:
             self._timers.add(hold.ends_at + _ACKNOWLEDGED_S, hold)
+        self._router.end_held(call)
 
     def resumed_elsewhere(self, call: InFlightCall, data: dict[str, Any]) -> None:
         """Let a call go on; from an approval on its host may enter the function."""
@@ -389,7 +414,14 @@ class HoldRequests:
                 hold.is_changed = data.get("changed") is True
                 if outcome == "approved" and not hold.is_own and wait is not None:
                     wait.written = True
-                self._send(self.table.release(hold, outcome, self._loop.time()))
+                self._release(hold, outcome)
+
+    def _release(self, hold: CallHold, outcome: HoldOutcome) -> None:
+        """Let go on at this node what a hold of another one has stopped."""
+        change = self.table.release(hold, outcome, self._loop.time())
+        hold.outcome = outcome
+        self._timers.forget(hold)
+        self._send(change)
 
     async def answer_elsewhere(
         self, connection: Connection, request: Holds | Settle
@@ -622,11 +654,16 @@ class _Decision:
             self.done.exception()  # so that nothing is logged if nobody waits
 
 
+def _name_of(node: str) -> str:
+    """Return the name of a node without the incarnation of its lease."""
+    return node.rpartition(" ")[0]
+
+
 def _reply_of(
     hold: CallHold, by: ShownParticipant, outcome: HoldOutcome, options: Mapping[str, Any]
 ) -> Result:
     """Return what the asker gets of a decision."""
-    decision: dict[str, Any] = {"outcome": outcome, "by": by.shown}
+    decision: dict[str, Any] = {"hold": hold.id, "outcome": outcome, "by": by.shown}
     if outcome == "denied":
         hold.reason = decision["reason"] = read_option(options, "reason", str) or ""
     for option in ("arguments", "rules", "chunk"):
@@ -672,6 +709,11 @@ def _call_of(asker: Connection, request: Hold) -> InFlightCall | None:
         if not all(hold.is_own for hold in call.wait.holds):
             raise bad_option("dispatch", "waits for a person already")
     return call
+
+
+def _is_nested(call: InFlightCall | None, *, is_own: bool) -> bool:
+    """Whether a hold is about a call within one that is in flight here."""
+    return call is not None and (is_own or call.is_nested)
 
 
 def _tool_of_call(call: InFlightCall | None) -> HeldTool:

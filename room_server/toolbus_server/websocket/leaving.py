@@ -35,12 +35,17 @@ _MOVE = encode(Notice("move", {}))
 
 
 async def drain(hub: Hub, drain_s: float) -> None:
-    """Notify participants, and wait until all have left or no call is in flight."""
+    """Notify participants, and wait until all have left or no call is in flight.
+
+    What waits for a person ends at once (PROTOCOL.md, HOLD-18): it is not in flight any more.
+    """
     hub.router.is_draining = True
     notice = encode(Notice("leaving", {"grace_ms": int(drain_s * 1000)}))
     for connection in _connections(hub):
         if not connection.participant.is_remote:
             connection.port.send_message(notice)
+    for connection in list(_connections(hub)):  # callers have the notice: they ask elsewhere
+        hub.router.end_holds_at(connection)
     with suppress(TimeoutError):
         async with asyncio.timeout(drain_s):
             await wait_for_first(hub.wait_until_empty(), _until_idle(hub))

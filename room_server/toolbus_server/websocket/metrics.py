@@ -7,16 +7,22 @@ room, a participant or a tool, so that no text of an untrusted party becomes a s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from toolbus.errors import ERRORS
 from toolbus_server.access.admission import Admission
+from toolbus_server.calls.hold_statistics import HoldStatistics
 from toolbus_server.calls.router import OTHER_CODE
 from toolbus_server.rooms.hub import Hub, OpenRoom
 
@@ -50,6 +56,7 @@ class ServerMetrics(Collector):
             ("participants", "Participants in all rooms.", sum(len(r.sessions) for r in rooms)),
             ("toolkits", "Toolkits that have a host.", sum(map(_count_toolkits, rooms))),
             ("calls_in_flight", "Calls and assessments that have not ended.", router.in_flight),
+            ("holds_open", "Calls that wait for a person.", router.holds.open),
         ]
         node = self._node
         if node is not None:
@@ -66,6 +73,7 @@ class ServerMetrics(Collector):
             yield GaugeMetricFamily(f"toolbus_{name}", text, value)
         ended = {"ok": router.succeeded} | {code: router.failures[code] for code in _CODES}
         yield _by_label("toolbus_calls", "Calls that ended, by their outcome.", "code", ended)
+        yield from _waits(router.holds)
         quotas = self._admission.quotas
         refused = {**self._admission.refused, "flood": quotas.dropped}
         text = "Connections refused, by reason."
@@ -91,6 +99,22 @@ class ServerMetrics(Collector):
 def _count_toolkits(open_room: OpenRoom) -> int:
     participants = (session.connection.participant for session in open_room.sessions.values())
     return len({id(toolkit) for participant in participants for toolkit in participant.toolkits})
+
+
+def _waits(holds: HoldStatistics) -> Iterator[Metric]:
+    settled = {outcome: waits.count for outcome, waits in holds.waits.items()}
+    text = "Waits for a person that ended, by their outcome."
+    yield _by_label("toolbus_holds_settled", text, "outcome", settled)
+    text = "How long calls waited for a person, by the outcome."
+    family = HistogramMetricFamily("toolbus_hold_duration_seconds", text, labels=["outcome"])
+    for outcome, waits in holds.waits.items():
+        buckets = [(_bound_text(bound), count) for bound, count in waits.buckets()]
+        family.add_metric([outcome], buckets, waits.total_s)
+    yield family
+
+
+def _bound_text(bound_s: float) -> str:
+    return "+Inf" if bound_s == inf else str(bound_s)
 
 
 def _by_label(name: str, text: str, label: str, counts: Mapping[str, int]) -> CounterMetricFamily:

@@ -308,6 +308,12 @@ class Session:
             # Time of this thread alone, so that other load of the machine is not counted.
             self.connection.usage.charge(thread_time() - began)
 
+    def _drain(self) -> Walk:
+        """Send the participant no more calls; those that wait for a person are made elsewhere."""
+        body = yield from self._open_room.toolkit_requests.drain(self.connection)
+        self._router.end_holds_at(self.connection)
+        return body
+
     def _refuse(self, request_id: int, error: Exception) -> None:
         """Answer a request with its error; only that of a `RoomException` is shown."""
         if not isinstance(error, RoomException):
@@ -380,7 +386,7 @@ _REQUEST_HANDLERS: dict[type[Any], Callable[[Session, Any], Any]] = {
     ),
     Describe: lambda self, r: self._open_room.toolkit_requests.describe(self.connection, r),
     Subscribe: lambda self, r: self._open_room.toolkit_requests.subscribe(self.connection, r),
-    Drain: lambda self, _: self._open_room.toolkit_requests.drain(self.connection),
+    Drain: lambda self, _: self._drain(),
     Explain: lambda self, r: self._router.explain(self._open_room.routed, self.connection, r),
     Refresh: Session._refresh,
     Admin: lambda self, r: self._services.administration.handle(self.connection.participant, r),

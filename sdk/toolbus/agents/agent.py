@@ -14,12 +14,15 @@ from opentelemetry import trace
 
 from toolbus.agents.agent_events import AgentEvent, with_waiting
 from toolbus.agents.agent_toolkit import MAX_NAME_CHARS, AgentToolkit
+from toolbus.agents.answer_progress import complete_step
+from toolbus.agents.answer_starts import AnswerStart, QuestionStart, ResumedStart, invalid_argument
 from toolbus.agents.asked_agents import AskedAgents
 from toolbus.agents.conversation import (
     FORGOTTEN,
     MAX_CONVERSATION_BYTES,
     Conversation,
     Conversations,
+    adapter_name,
     conversation_key,
 )
 from toolbus.agents.loop import agent_loop
@@ -28,14 +31,13 @@ from toolbus.agents.model_requests import (
     ModelMiddleware,
     RequestToModel,
     checked_model_middlewares,
-    model_identity,
 )
 from toolbus.agents.state_store import StateStore
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.chunks.json_values import shown
 from toolbus.concurrency.event_loop import running_loop
 from toolbus.concurrency.loop_thread import run_on_shared_loop
-from toolbus.errors import InvalidArguments, TooLarge, Unavailable
+from toolbus.errors import Unavailable
 from toolbus.hosting.in_process import InProcessToolkit
 from toolbus.models.adapter import Model, Plain
 from toolbus.models.token_usage import TokenUsage
@@ -57,6 +59,7 @@ from toolbus.turns.builders import (
     read_configs,
     run_concurrently,
 )
+from toolbus.turns.parking import ParkedUse
 from toolbus.turns.tool_groups import SkillListing, ToolGroup, checked_groups, checked_listings
 from toolbus.turns.tool_questions import Answer, checked_answer
 from toolbus.turns.tool_use import ToolResult
@@ -80,9 +83,6 @@ if TYPE_CHECKING:  # most programs record nothing
 
 __all__ = ["Agent", "RunResult"]
 
-MAX_FILE_BYTES = 16 * 2**20
-"""Of a file for the model. Some APIs take more in one request, and Gemini's 15 MiB; but a file is
-held in memory, and in the conversation again as Base64."""
 _MAX_TOOLS = 1_000
 """Of what `about` tells: names and descriptions of so many fit one frame, in any script."""
 
@@ -94,7 +94,7 @@ class RunResult:
     text: str
     """The last reply of the model."""
     reason: str
-    """Why the agent stopped: "done", "max_steps" or "max_tokens"."""
+    """Why the agent stopped: "done", "max_steps", "max_tokens" or "parked"."""
     steps: int
     """How many replies the model gave."""
     usage: TokenUsage
@@ -103,6 +103,8 @@ class RunResult:
     """The results of all uses of tools, in the order in which they ended."""
     conversation: tuple[Plain, ...]
     """The messages of the conversation after this question, as the API of the model has them."""
+    parked: tuple[ParkedUse, ...] = ()
+    """The uses that wait for their results, for which `Agent.resume` goes on; else none."""
 
 
 class Agent:
@@ -376,15 +378,39 @@ class Agent:
 
         Arguments and errors are those of `run_stream_events`; starting raises as `start`.
         """
+        return await self._run_to_end(QuestionStart(text, files), tools, conversation, context)
+
+    async def resume(
+        self,
+        conversation: str,
+        results: Mapping[str, Any],
+        *,
+        tools: Sequence[Any] = (),
+        context: ToolContext | None = None,
+    ) -> RunResult:
+        """Go on with an answer that ended as "parked", also one of an earlier process.
+
+        Starts an agent that is not started, as `run` does. Arguments and errors are those of
+        `resume_stream_events`.
+        """
+        return await self._run_to_end(ResumedStart(results), tools, conversation, context)
+
+    async def _run_to_end(
+        self,
+        start: AnswerStart,
+        tools: Sequence[Any],
+        conversation: str,
+        context: ToolContext | None,
+    ) -> RunResult:
         async with AsyncExitStack() as stack:
             await self.start(self._given_room)
             stack.push_async_callback(self.stop)
             end: AgentEvent = {}
-            question = await self._question(text, files)
+            await start.check(self.model)
             turn, found = await stack.enter_async_context(
-                self._open_turn(tools, conversation, context)
+                self._open_turn(tools, conversation, context, start.waits_for)
             )
-            async with aclosing(self._events(turn, found, question)) as events:
+            async with aclosing(self._events(turn, found, start)) as events:
                 async for event in events:
                     if isinstance(event, dict) and event["type"] == "end":
                         end = event
@@ -395,6 +421,7 @@ class Agent:
                 usage=TokenUsage(**end["tokens"]),
                 results=tuple(turn.results),
                 conversation=tuple(found.state.conversation),
+                parked=turn.parked,
             )
 
     def run_sync(
@@ -412,15 +439,30 @@ class Agent:
         Raises:
             RuntimeError: An event loop runs in this thread, or the agent has a room.
         """
+        return self._run_sync(
+            "run", QuestionStart(text, files), tools=tools, conversation=conversation
+        )
+
+    def resume_sync(
+        self, conversation: str, results: Mapping[str, Any], *, tools: Sequence[Any] = ()
+    ) -> RunResult:
+        """Do as `resume`, in a program without an event loop; raises as `run_sync`, too."""
+        return self._run_sync(
+            "resume", ResumedStart(results), tools=tools, conversation=conversation
+        )
+
+    def _run_sync(
+        self, name: str, start: AnswerStart, *, tools: Sequence[Any], conversation: str
+    ) -> RunResult:
         if self._given_room is not None:
-            text = "run_sync needs an agent without a room, Agent(None, ...)"
-            raise RuntimeError(f"{text}; with a room: await agent.run(...)")
+            text = f"{name}_sync needs an agent without a room, Agent(None, ...)"
+            raise RuntimeError(f"{text}; with a room: await agent.{name}(...)")
         if running_loop() is not None:
-            raise RuntimeError("an event loop runs in this thread: await agent.run(...)")
+            raise RuntimeError(f"an event loop runs in this thread: await agent.{name}(...)")
 
         async def answer() -> RunResult:
             try:
-                return await self.run(text, tools=tools, files=files, conversation=conversation)
+                return await self._run_to_end(start, tools, conversation, None)
             except SystemExit as error:  # would end the loop, which others use
                 raise RuntimeError(f"SystemExit: {error.code}") from error
 
@@ -460,11 +502,50 @@ class Agent:
             Unavailable: The agent is not started, or the call of `context` has ended.
             RuntimeError: The agent is started on another event loop.
             ConversationUnavailable: The state of the conversation cannot be read, such as that of a
-                newer version of toolbus.
+                newer version of toolbus; or uses of it are parked.
             Overloaded: 16 questions wait for the conversation already.
             ModelError: The model gives no reply.
         """
-        return with_waiting(self._run(text, tools, files, conversation, context))
+        return with_waiting(self._run(QuestionStart(text, files), tools, conversation, context))
+
+    def resume_stream_events(
+        self,
+        conversation: str,
+        results: Mapping[str, Any],
+        *,
+        tools: Sequence[Any] = (),
+        context: ToolContext | None = None,
+    ) -> AsyncGenerator[AgentEvent | FileChunk, None]:
+        """Go on with an answer that ended as "parked"; yield what happens, as a question does.
+
+        Where some of its uses have no result yet, that is kept, and the answer ends as "parked"
+        again. `interrupt_parked` gives the uses up.
+
+        Args:
+            conversation: The name of the conversation.
+            results: The result of each use by its id: what a tool may return, a `MixedChunk` of
+                several chunks, or a `RoomException` in its place. See `Turn.settle`.
+            tools: As of the question, if a tool of these is parked.
+            context: As of the question.
+
+        Raises as `run_stream_events` and `Turn.settle`, and `NotFound` if nothing is parked in the
+        conversation. If one result is refused, none is taken.
+        """
+        return with_waiting(self._run(ResumedStart(results), tools, conversation, context))
+
+    async def interrupt_parked(
+        self, conversation: str = "", context: ToolContext | None = None
+    ) -> None:
+        """Give up the parked uses of a conversation: their results are "interrupted".
+
+        The next question goes on from there. Raises as `resume_stream_events`.
+        """
+        async with self._open_turn((), conversation, context, "results") as (turn, found):
+            await turn.interrupt()
+            if found.state.adapter == adapter_name(self.model.adapter):
+                complete_step(turn, self.model.adapter, found.state.conversation)
+            turn.take_results()  # else the next question leaves the conversation out
+            await self._conversations.save(found)
 
     async def about(
         self,
@@ -477,16 +558,19 @@ class Agent:
         `{"name", "mode", "tools": [{"name", "description"}], "builders": [name], "conversation":
         {"messages", "bytes"}}`; `mode` is None without permissions, there are at most 1,000 tools,
         and descriptions are cut. A conversation that was forgotten to make room also has `dropped`,
-        the reason that its next question tells. The toolkits of `tools` are built, and no model is
+        the reason that its next question tells, and one that is parked has `parked`, the number of
+        uses that wait for their results. The toolkits of `tools` are built, and no model is
         asked. It does not wait for a question that is answered now. Raises as `run_stream_events`.
         """
-        async with self._open_turn(tools, conversation, context, reads=True) as (turn, found):
+        async with self._open_turn(tools, conversation, context, "") as (turn, found):
             state: dict[str, Any] = {
                 "messages": len(found.state.conversation),
                 "bytes": found.bytes,
             }
             if found.is_forgotten:
                 state["dropped"] = FORGOTTEN
+            if turn.parked:
+                state["parked"] = len(turn.parked)
             return {
                 "name": self.name,
                 "mode": turn.permissions and turn.permissions.mode,
@@ -518,7 +602,7 @@ class Agent:
         self._check_loop()
         if not isinstance(name, str) or len(name) > MAX_NAME_CHARS:
             text = f"must be the name of a conversation, of at most {MAX_NAME_CHARS} characters"
-            raise _invalid("/conversation", text)
+            raise invalid_argument("/conversation", text)
         if context is None:
             return conversation_key(LOCAL, None, name)
         return conversation_key(context.caller, context.on_behalf_of, name)
@@ -529,16 +613,24 @@ class Agent:
         tools: Sequence[Any],
         name: str,
         context: ToolContext | None,
-        *,
-        reads: bool = False,
+        waits_for: str,
     ) -> AsyncIterator[tuple[Turn, Conversation]]:
-        """Hold a conversation, and enter the turn of a question."""
+        """Hold a conversation, and enter a turn.
+
+        Args:
+            tools: What is to be built.
+            name: The name of the conversation.
+            context: That of the tool that asks.
+            waits_for: What the conversation has to wait for: a "question", or "results". Empty to
+                read it, in any case.
+        """
         # Here already: after a `waiting` event a refusal could not say any more that nothing ran.
         # The turn checks again, and builds.
         granted = None if context is None else context.builders
         read_configs(self.builders, tools, granted=granted, limits_objects=False)
-        hold = self._conversations.reading if reads else self._conversations.using
+        hold = self._conversations.using if waits_for else self._conversations.reading
         async with hold(self._key(name, context)) as conversation:
+            conversation.check_waits_for(waits_for)
             async with self._turn(conversation, tools, context) as turn:
                 if context is not None:
                     context.enter()
@@ -546,26 +638,17 @@ class Agent:
 
     async def _run(
         self,
-        text: str,
+        start: AnswerStart,
         tools: Sequence[Any],
-        files: Iterable[FileChunk],
         name: str,
         context: ToolContext | None,
     ) -> AsyncGenerator[AgentEvent | FileChunk, None]:
-        question = await self._question(text, files)
-        async with self._open_turn(tools, name, context) as (turn, conversation):
-            async with aclosing(self._events(turn, conversation, question)) as events:
+        await start.check(self.model)
+        opened = self._open_turn(tools, name, context, start.waits_for)
+        async with opened as (turn, conversation):
+            async with aclosing(self._events(turn, conversation, start)) as events:
                 async for event in events:
                     yield event
-
-    async def _question(self, text: str, files: Iterable[FileChunk]) -> Plain:
-        if not isinstance(text, str):
-            raise _invalid("/text", f"must be text, not {shown(text)}")
-        whole = [await _in_memory(file) for file in files]
-        try:
-            return self.model.adapter.user(text, whole)
-        except ValueError as error:
-            raise _invalid("/attachment" if whole else "/text", str(error)) from error
 
     def _turn(
         self, conversation: Conversation, tools: Sequence[Any], context: ToolContext | None
@@ -590,7 +673,7 @@ class Agent:
         return Turn(self._room, tools=own, **choices)
 
     async def _events(
-        self, turn: Turn, conversation: Conversation, question: Plain
+        self, turn: Turn, conversation: Conversation, start: AnswerStart
     ) -> AsyncGenerator[AgentEvent | FileChunk, None]:
         async def saving(
             call: RequestToModel, next: CallNextModel
@@ -605,9 +688,8 @@ class Agent:
 
         has_ended = False
         try:
-            conversation.begin(self.model.adapter, question, model_identity(self.model))
-            if conversation.dropped:
-                yield {"type": "dropped", "reason": conversation.dropped}
+            for first in await start.enter(turn, conversation, self.model):
+                yield first
             running = agent_loop(
                 turn,
                 self.model,
@@ -653,18 +735,6 @@ async def _started(local: Toolkit | LocalToolkit, room: RoomClient | None) -> As
         yield
 
 
-async def _in_memory(file: FileChunk) -> FileChunk:
-    if not isinstance(file, FileChunk):
-        raise _invalid("/attachment", f"must be a FileChunk, not {shown(file)}")
-    data = bytearray()
-    async for piece in file.pieces():
-        data += piece
-        if len(data) > MAX_FILE_BYTES:
-            text = f"a file for an agent has at most {MAX_FILE_BYTES:,} bytes"
-            raise TooLarge(text, executed="no", retryable=False)
-    return FileChunk(bytes(data), file.name, file.mime_type)
-
-
 def _checked_model(model: object) -> Model:
     if hasattr(model, "adapter") and callable(getattr(model, "stream", None)):
         return cast("Model", model)
@@ -691,8 +761,3 @@ def _at_least(least: int, option: str, value: object) -> int:
     if type(value) is int and value >= least:
         return value
     raise ValueError(f"{option} must be a whole number of {least} or more, not {shown(value)}")
-
-
-def _invalid(path: str, message: str) -> InvalidArguments:
-    text = f"{path}: {message}"
-    return InvalidArguments(text, details={"path": path, "message": message})

@@ -19,14 +19,16 @@
     tool_result  id, tool, state, executed, text: the result as the model reads it, cut; error with
                  code and message unless state is "ok"; files with name, mime_type, size of each, of
                  the first 50
+    parked       id, tool, arguments: the call waits for its result from outside, and so does the
+                 answer, which ends here; with the arguments that were let through
     waiting      seconds since the last event: nothing is lost, it takes longer
     end          reason, text of the last reply, steps, tokens with input and output, trace: the id
                  of the trace, null if none is recorded; from the toolkit of an agent also omitted:
                  the number of characters that a very long text lacks there
 
 After a `tool_result` with `files` these follow, each as a `FileChunk`. `end` is always the last;
-its `reason` is "done", "max_steps" or "max_tokens". A question that fails has no `end`, but an
-error.
+its `reason` is "done", "max_steps", "max_tokens" or "parked". A question that fails has no `end`,
+but an error.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ from toolbus.chunks.json_values import shown
 from toolbus.client.held_calls import HeldCall
 from toolbus.concurrency.tasks import retrieve_error
 from toolbus.errors import InvalidArguments, InvalidResult
+from toolbus.turns.parking import ParkedUse
 from toolbus.turns.tool_use import ToolResult, ToolUse, arguments_of
 from toolbus.untrusted_text import SHOWN_CHARS
 
@@ -54,6 +57,7 @@ __all__ = [
     "end_event",
     "fitted_to_chunk",
     "held_event",
+    "parked_event",
     "progress_event",
     "result_events",
     "text_after",
@@ -66,7 +70,7 @@ AgentEvent: TypeAlias = dict[str, Any]
 """One event, as the table above says."""
 EVENT_TYPES = frozenset(
     {"dropped", "text", "restart", "tool_call", "progress", "held", "resumed", "tool_result"}
-    | {"waiting", "end"}
+    | {"parked", "waiting", "end"}
 )
 """The types of events."""
 
@@ -98,6 +102,12 @@ def use_event(use: ToolUse, tool: str) -> AgentEvent:
     return {"type": "tool_call", **_named(use.id, tool), "arguments": _arguments(use)}
 
 
+def parked_event(use: ParkedUse) -> AgentEvent:
+    """Return the event of a use that is parked."""
+    asked = ToolUse(use.id, use.tool, use.arguments)
+    return {"type": "parked", **_named(use.id, use.tool), "arguments": _arguments(asked)}
+
+
 def progress_event(use: ToolUse, tool: str, value: Any) -> AgentEvent:
     """Return the event of a progress."""
     return {"type": "progress", **_named(use.id, tool), "value": value}
@@ -125,7 +135,12 @@ def held_event(held: HeldCall, use: ToolUse | None = None, tool: str = "") -> Ag
 
 
 def result_events(result: ToolResult) -> Iterator[AgentEvent | FileChunk]:
-    """Yield the event of a result, without the bytes of its files, and then the files."""
+    """Yield the event of a result, without the bytes of its files, and then the files.
+
+    There is none for a parked use, which has no result yet: see `parked_event`.
+    """
+    if result.state == "parked":
+        return
     text = result.for_model(lambda file: True)
     event: AgentEvent = {
         "type": "tool_result",

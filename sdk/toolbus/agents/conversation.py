@@ -22,11 +22,19 @@ from typing import Final, NamedTuple
 from toolbus.agents.state_store import MAX_STATE_CHARS, Entry, StateStore, asker_of, beyond_shares
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.file_io import FILE_THREADS
-from toolbus.chunks.json_values import plain_json
-from toolbus.errors import InvalidArguments, InvalidResult, Overloaded, RoomException, Unavailable
+from toolbus.chunks.json_values import cut, plain_json
+from toolbus.errors import (
+    InvalidArguments,
+    InvalidResult,
+    NotFound,
+    Overloaded,
+    RoomException,
+    Unavailable,
+)
 from toolbus.models.adapter import Adapter, Plain
 from toolbus.tools.tool_run import Participant
 from toolbus.turns.agent_state import AgentState
+from toolbus.turns.parking import AnswerProgress
 
 __all__ = [
     "FORGOTTEN",
@@ -65,13 +73,15 @@ FORGOTTEN: Final = (
 
 
 class ConversationUnavailable(Unavailable):
-    """A conversation cannot be read; `details` has the name of the `conversation` and a `reason`.
+    """A conversation cannot be read, or takes no question while uses of it are parked.
 
-    Its stored state stays as it is: a newer version of toolbus may have written it.
+    `details` has the name of the `conversation` and a `reason`. Its stored state stays as it is: a
+    newer version of toolbus may have written it.
     """
 
     next_step: str = (
-        "use the version of toolbus that wrote it, or let the agent `forget` the conversation"
+        "use the version of toolbus that wrote it, give the results that it waits for"
+        " (`Agent.resume`), or let the agent `forget` the conversation"
     )
 
 
@@ -197,6 +207,20 @@ class Conversation:
         messages = self.state.conversation
         return bool(messages) and messages[-1] is not self.saved and self.is_answered
 
+    def check_waits_for(self, what: str) -> None:
+        """Check that it waits for what comes: a "question", or "results" of parked uses.
+
+        Raises `ConversationUnavailable` for a question while uses are parked, and `NotFound` for
+        results if none are. Anything else may come at any time.
+        """
+        step = self.state.parked
+        if what == "results" and step is None:
+            raise NotFound(f"no use is parked in the conversation {self.name!r}")
+        if what == "question" and step is not None:
+            tools = ", ".join(sorted({use.tool for use in step.open})) or "to be resumed"
+            reason = f"it waits for the results of parked uses ({cut(tools)})"
+            raise _unavailable(self, reason, retryable=False, can="go on")
+
     def begin(self, adapter: Adapter, question: Plain, model: str = "") -> None:
         """Append a question, and leave out what cannot be sent with it; `dropped` says why.
 
@@ -236,6 +260,26 @@ class Conversation:
                 f" {self.max_bytes} bytes"
             )
             _logger.info("conversation %s: %s", self.key, self.dropped)
+
+    def resume(self, progress: AnswerProgress, adapter: Adapter, model: str = "") -> None:
+        """Go on with a parked step; as `begin`, thoughts of another model are left out.
+
+        Raises `ConversationUnavailable` if it is in the words of another adapter.
+        """
+        state = self.state
+        words = adapter_name(adapter)
+        if state.adapter != words:
+            reason = f"it waits in the words of another model ({state.adapter}, not {words})"
+            raise _unavailable(self, reason, retryable=False, can="go on")
+        if state.model == model:
+            return
+        start = max(0, len(state.conversation) - progress.messages)
+        step = state.conversation[start:]  # made anew when it goes on
+        del state.conversation[start:]
+        self._make_portable(adapter)
+        state.conversation += step
+        progress.is_portable = True
+        state.model = model
 
     def end(self) -> None:
         """Cut the conversation, or take the question back if nothing answers it."""
@@ -539,12 +583,12 @@ def _reason_of(error: Exception) -> str:
 
 
 def _unavailable(
-    conversation: Conversation, reason: str, *, retryable: bool
+    conversation: Conversation, reason: str, *, retryable: bool, can: str = "be read"
 ) -> ConversationUnavailable:
     name = conversation.name
     what = f"the conversation {name!r}" if name else "the conversation"
     return ConversationUnavailable(
-        f"{what} cannot be read: {reason}",
+        f"{what} cannot {can}: {reason}",
         executed="no",
         retryable=retryable,
         details={"conversation": name, "reason": reason},

@@ -16,12 +16,14 @@ from toolbus.agents.agent_events import (
     AgentEvent,
     end_event,
     held_event,
+    parked_event,
     progress_event,
     result_events,
     text_after,
     text_events,
     use_event,
 )
+from toolbus.agents.answer_progress import add_reply, begun_answer, keep_progress, limit_of
 from toolbus.agents.model_requests import RESTART, ModelMiddleware, RequestToModel, model_events
 from toolbus.chunks.chunk_types import FileChunk
 from toolbus.client.held_calls import HeldCall
@@ -48,6 +50,9 @@ async def agent_loop(  # noqa: PLR0913 - a copy may leave out what it does not n
     ends early: a tool that ran is never forgotten. Leave the loop over it with
     `contextlib.aclosing`; that ends the request or the calls that run.
 
+    Where uses are parked it ends with the reason "parked". With a turn whose state has this step,
+    and whose uses are settled, it goes on; where some are parked still it ends at once.
+
     Args:
         turn: Its tools; it is entered.
         model: The model.
@@ -62,17 +67,13 @@ async def agent_loop(  # noqa: PLR0913 - a copy may leave out what it does not n
     Raises `ModelError` if the model gives no reply.
     """
     adapter = model.adapter
-    tokens = {"input": 0, "output": 0}
-    counted = 0
-    reason = "max_steps"
-    text = paused = ""
-    step = 0
-    while step < max_steps:
-        step += 1
+    answer, reason = begun_answer(turn, adapter, conversation)
+    while not reason and not (reason := limit_of(answer, max_steps, max_tokens)):
+        answer.steps += 1
         request = adapter.request(turn, conversation, instructions)
-        call = RequestToModel(model, request, turn, step, needs_answer=not text)
+        call = RequestToModel(model, request, turn, answer.steps, needs_answer=not answer.text)
         events: list[Mapping[str, Any]] = []
-        shown = [paused]
+        shown = [answer.paused]
         async with aclosing(model_events(call, middlewares)) as replied:
             async for event in replied:
                 if event is RESTART:
@@ -86,12 +87,10 @@ async def agent_loop(  # noqa: PLR0913 - a copy may leave out what it does not n
                     yield piece
         reply = adapter.collect(events)
         await asyncio.sleep(0)  # a reply may have thousands of calls: others run between the steps
-        words = paused + adapter.text(reply)
+        words = answer.paused + adapter.text(reply)
         for piece in text_events(text_after("".join(shown), words)):
             yield piece
-        text = words if words.strip() else text  # the last one may be empty, after one with calls
-        tokens["input"] += call.usage.reported.input
-        tokens["output"] += call.usage.reported.output
+        reason = add_reply(answer, call, reply, words, counts=max_tokens is not None)
         uses = adapter.uses(reply)
         start = len(conversation)
         known = len(turn.results)
@@ -104,16 +103,11 @@ async def agent_loop(  # noqa: PLR0913 - a copy may leave out what it does not n
                     yield tool_event
         finally:
             conversation[start:] = call.messages(reply, turn.results[known:])
-        paused = words if adapter.ending(reply).is_paused else ""
-        if not uses and not adapter.ending(reply).is_paused:
-            reason = "done"
-            break
-        if max_tokens is not None:
-            counted += sum(call.usage.counted)
-            if counted >= max_tokens:
-                reason = "max_tokens"
-                break
-    yield end_event(reason, text, step, tokens)
+            keep_progress(answer, turn, call, reply, len(conversation) - start)
+        reason = "parked" if turn.parked else reason
+    for use in turn.parked:
+        yield parked_event(use)
+    yield end_event(reason, answer.text, answer.steps, answer.tokens)
 
 
 async def _run(turn: Turn, uses: Sequence[ToolUse]) -> AsyncGenerator[AgentEvent | FileChunk, None]:

@@ -120,10 +120,12 @@ class RequestToModel:
         """Return what a reply to this request adds to the conversation; see `Adapter.messages`."""
         adapter = self.model.adapter
         made = adapter.messages(reply, results)
-        if self.usage.model not in (None, self.model):
-            # The next step asks `model` again, which cannot read the thoughts of another one.
-            return adapter.portable(made)
-        return made
+        return adapter.portable(made) if self.is_of_another_model else made
+
+    @property
+    def is_of_another_model(self) -> bool:
+        """Whether a middleware asked another model, whose thoughts `model` cannot read."""
+        return self.usage.model not in (None, self.model)
 
     def replace(
         self, *, request: Mapping[str, Any] | None = None, model: Model | None = None

@@ -22,6 +22,7 @@ from toolbus.telemetry.attributes import (
     ATTEMPT,
     ERROR_TYPE,
     EXECUTED,
+    HOLD_OUTCOME,
     REFUSALS,
     SERVICE_INSTANCE_ID,
     SERVICE_NAME,
@@ -201,6 +202,11 @@ class _Lines:
             at_host = _of_record(attempt.record)
         host_line = _host_line(attempt.place)
         self._add("host", attempt.tool, call.host or "", host_line, line, *at_host, call.host_id)
+        if attempt.record is not None and attempt.record.waited_s:
+            self._add_hold(host_line, attempt.record)
+        elif call.outcome:
+            held = _Times(times.start_ns, times.start_ns + round(call.held_s * 1e9), "duration")
+            self._add_wait(host_line, attempt.tool, "", held, call.outcome)
 
     def _parent(self, call: EndedCall) -> tuple[str, str]:
         """Return the line that an attempt is below, and who made it if that line is not known."""
@@ -243,6 +249,23 @@ class _Lines:
         who = record.owner if is_of_host else record.caller
         line = f"record {len(self.spans)}"
         self._add(part, record.tool, who, line, parent, times, outcome, note=note)
+        if record.waited_s:
+            self._add_hold(line, record)
+
+    def _add_hold(self, parent: str, record: CallRecord) -> None:
+        """Add the wait for a person of a recorded call."""
+        waited_ns = round(record.waited_s * 1e9)
+        if record.settled_at is None:
+            start_ns = round(record.started_at * 1e9)
+            times = _Times(start_ns, start_ns + waited_ns, "duration")
+        else:
+            end_ns = round(record.settled_at * 1e9)
+            times = _Times(end_ns - waited_ns, end_ns)
+        self._add_wait(parent, record.tool, record.settled_by, times, record.settled)
+
+    def _add_wait(self, parent: str, tool: str, who: str, times: _Times, outcome: str) -> None:
+        shown = {HOLD_OUTCOME: outcome} if outcome else {}
+        self._add("hold", tool, who, f"hold of {parent}", parent, times, shown)
 
     def _add(  # noqa: PLR0913 - a parameter for each column
         self,
@@ -318,6 +341,7 @@ def _line_as_json(depth: int, span: SpanRecord) -> dict[str, Any]:
         "duration_ms": None if span.known == "nothing" else span.duration_ms,
         "executed": span.attributes.get(EXECUTED),
         "code": span.attributes.get(ERROR_TYPE),
+        "outcome": span.attributes.get(HOLD_OUTCOME),
         "attempt": span.attributes.get(ATTEMPT),
         "refusals": span.attributes.get(REFUSALS),
         "note": span.status_message,

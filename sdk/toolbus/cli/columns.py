@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from toolbus.untrusted_text import one_line
+from toolbus.untrusted_text import SHOWN_CHARS, one_line
 
 if TYPE_CHECKING:  # other packages print columns without a room
+    from toolbus.records.call_record import CallRecord
     from toolbus.room.toolkit_proxy import DefinitionInfo, ToolkitInfo
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "counted",
     "definition_text",
     "reserve_lines",
+    "settlement_text",
     "show_columns",
     "terminal_columns",
     "wrapped",
@@ -117,6 +119,23 @@ def age_text(at: float) -> str:
         if age_s >= seconds:
             return f"{age_s // seconds} {unit} ago"
     return f"{age_s} s ago"
+
+
+def settlement_text(record: CallRecord) -> str:
+    """Return what a person decided about a recorded call; empty if it waited for nobody."""
+    if not (record.settled or record.waited_s):
+        return ""
+    text = record.settled or "no answer"
+    if record.settled == "changed":
+        text = "approved with other arguments"
+    if record.settled_by:
+        text += f" by {record.settled_by}"
+    text += f" after {record.waited_s:.1f} s"
+    if record.granted:
+        text += f", and always: {record.granted}"
+    if record.settled_reason:
+        text += f": {record.settled_reason}"
+    return one_line(text, SHOWN_CHARS)
 
 
 def definition_text(definition: DefinitionInfo | ToolkitInfo) -> str:

@@ -410,7 +410,13 @@ def show_explanation(explained: CallExplanation, *, as_json: bool) -> None:
         assessment = explained.assessment
         facts = asdict(replace(explained, assessment=None))
         typer.echo(
-            json_text(facts | {"assessment": assessment and assessment_to_plain(assessment)})
+            json_text(
+                facts
+                | {
+                    "asks": explained.asks,
+                    "assessment": assessment and assessment_to_plain(assessment),
+                }
+            )
         )
     if not explained.would_run:
         raise explained.error()
@@ -425,6 +431,8 @@ def show_explanation(explained: CallExplanation, *, as_json: bool) -> None:
         text += ", and later calls of the same affinity go to it too"
     typer.echo(text)
     typer.echo(f"  generation {explained.generation}, digest {one_line(explained.digest)}")
+    if explained.asks and (explained.assessment is None or not explained.assessment.asks):
+        typer.echo(f"  a person would be asked first: {explained.asks}")
     if explained.assessment is not None:
         for line in _assessment_lines(explained.assessment):
             typer.echo(f"  {line}")

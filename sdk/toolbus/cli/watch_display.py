@@ -16,7 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from toolbus.cli.columns import counted, definition_text, wrapped
-from toolbus.cli.watched_room import RateRow, SeenError, Superseded
+from toolbus.cli.watched_room import RateRow, SeenError, SeenWait, Superseded
+from toolbus.room.calls import WaitingCall
 from toolbus.untrusted_text import SHOWN_CHARS, one_line
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
 
 _NAMES = 20
 _SHOWN_ERRORS = 5
+_SHOWN_WAITS = 5
 _RATES = 42
 """The width of the columns of numbers."""
 _OTHER_LINES = 2
@@ -62,6 +64,14 @@ class RoomSnapshot:
     """The errors since the previous snapshot."""
     superseded: Sequence[Superseded] = ()
     """The definitions that took over since the previous snapshot."""
+    held: int = 0
+    """Calls that wait for a person."""
+    waiting: Sequence[tuple[SeenWait, float]] = ()
+    """The oldest of these, with the seconds since they were reported."""
+    settled: Sequence[SeenWait] = ()
+    """The waits that ended within the window."""
+    new_settled: Sequence[SeenWait] = ()
+    """Those that ended since the previous snapshot."""
 
 
 # JSON
@@ -79,6 +89,7 @@ def as_json(snapshot: RoomSnapshot) -> dict[str, Any]:
         "toolkits": toolkits
         and [{"name": name, "owner": owner, "hosts": n} for name, owner, n in toolkits],
         "in_flight": snapshot.in_flight,
+        "held": snapshot.held,
         "started": snapshot.started,
         "ended": snapshot.ended,
         "failed": snapshot.failed,
@@ -86,6 +97,11 @@ def as_json(snapshot: RoomSnapshot) -> dict[str, Any]:
         "calls_per_s": round(snapshot.total.calls_per_s, 3),
         "failed_per_s": round(snapshot.total.failed_per_s, 3),
         "tools": [_json_row(row) for row in snapshot.rows],
+        "waiting": [
+            asdict(wait.call) | {"held_s": round(wait.call.held_s + since_s, 3)}
+            for wait, since_s in snapshot.waiting
+        ],
+        "settled": [asdict(wait.call) for wait in snapshot.new_settled],
         "errors": [asdict(error.call) for error in snapshot.new_errors],
         "superseded": [
             {
@@ -119,6 +135,8 @@ def as_lines(snapshot: RoomSnapshot) -> Iterator[str]:
     yield f"{clock} {summary}"
     for row in snapshot.rows:
         yield f"{clock} {_rate_text(row)}"
+    for text in _wait_lines(snapshot, snapshot.new_settled):
+        yield f"{clock} {text}"
     for error in snapshot.new_errors:
         text = _error_text(error)
         if error.call.trace_id:
@@ -151,7 +169,8 @@ def _clock(snapshot: RoomSnapshot) -> str:
 def _summary(snapshot: RoomSnapshot) -> str:
     in_flight = "-" if snapshot.in_flight is None else snapshot.in_flight
     rates = f"{snapshot.total.calls_per_s:.1f} calls/s  {snapshot.total.failed_per_s:.1f} errors/s"
-    return f"in flight {in_flight}  {rates}"
+    waiting = f"waiting for a person {snapshot.held}  " if snapshot.held else ""
+    return f"in flight {in_flight}  {waiting}{rates}"
 
 
 def _participants_text(snapshot: RoomSnapshot) -> str | None:
@@ -185,7 +204,11 @@ def as_screen(snapshot: RoomSnapshot, *, width: int, height: int) -> Group:
     head = f"room {_escaped(snapshot.room)}  {_summary(snapshot)}  {state}"
     heads = (head, _participants_text(snapshot), _toolkits_text(snapshot))
     above = [_line(text, width) for text in heads if text]
-    below = [_line(text, width) for text in _error_lines(snapshot.errors[-_SHOWN_ERRORS:])]
+    texts = (
+        *_wait_lines(snapshot, snapshot.settled[-_SHOWN_WAITS:]),
+        *_error_lines(snapshot.errors[-_SHOWN_ERRORS:]),
+    )
+    below = [_line(text, width) for text in texts]
     used = sum(line.plain.count("\n") + 1 for line in (*above, *below))
     max_rows = max(3, height - used - _OTHER_LINES)
     return Group(*above, _rates(snapshot.rows, max_rows, width), *below)
@@ -217,6 +240,26 @@ def _rate_table(rows: Sequence[RateRow], max_rows: int) -> Table:
     if len(shown) < len(rows):
         table.add_row(Text(f"{len(rows) - len(shown)} more"))
     return table
+
+
+def _wait_lines(snapshot: RoomSnapshot, settled: Iterable[SeenWait]) -> Iterator[str]:
+    """Return a line for each call that waits for a person, the oldest first, and that did."""
+    shown = snapshot.waiting[:_SHOWN_WAITS]
+    for wait, since_s in shown:
+        text = f"waits for a person, {_duration(wait.call.held_s + since_s)} now"
+        yield _wait_text(wait.call, text)
+    if snapshot.held > len(shown):
+        yield f"{snapshot.held - len(shown)} more wait for a person"
+    for wait in settled:
+        text = f"{_escaped(wait.call.outcome)} after {_duration(wait.call.held_s)}"
+        yield _wait_text(wait.call, text)
+
+
+def _wait_text(call: WaitingCall, text: str) -> str:
+    who = f"{_escaped(call.caller)} to {_escaped(call.host)}"
+    if call.caller == call.host:  # it asks before it makes the call
+        who = _escaped(call.caller)
+    return f"{_method(call.toolkit, call.tool)}  {text}  {who}"
 
 
 def _error_lines(errors: Sequence[tuple[SeenError, float]]) -> Iterator[str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import NamedTuple
 
-from toolbus.room.calls import CallReport, EndedCall
+from toolbus.room.calls import CallReport, EndedCall, WaitingCall
 from toolbus.room.events import RoomEvent
 from toolbus.room.participants import ParticipantInfo
 from toolbus.room.toolkit_proxy import DefinitionInfo, ToolkitInfo
@@ -25,6 +25,7 @@ __all__ = [
     "RateRow",
     "Roster",
     "SeenError",
+    "SeenWait",
     "Superseded",
 ]
 
@@ -48,6 +49,13 @@ class SeenError:
     at: float
 
 
+class SeenWait(NamedTuple):
+    """A call that waits for a person, or did, and when its event was received."""
+
+    call: WaitingCall
+    at: float
+
+
 @dataclass(frozen=True, slots=True)
 class RateRow:
     """The statistics of one tool within the window."""
@@ -59,7 +67,8 @@ class RateRow:
     """Counts calls that ended."""
     failed_per_s: float
     p50_s: float | None
-    """Median duration of calls that reached a host; None if there were none."""
+    """Median duration of calls that reached a host, without the time in which they waited for
+    persons; None if there were none."""
     p99_s: float | None
     """The 99th percentile of the same durations."""
 
@@ -117,6 +126,12 @@ class CallRates:
         """The last errors, the newest at the end."""
         self.in_flight: int | None = None
         """Calls that have not ended; None until the first event."""
+        self.held: int = 0
+        """Calls that wait for a person."""
+        self.waiting: list[SeenWait] = []
+        """The oldest of these."""
+        self._settled: deque[SeenWait] = deque(maxlen=_MAX_ERRORS)
+        self._new_settled: deque[SeenWait] = deque(maxlen=_MAX_ERRORS)
         self.started: int = 0
         """Calls that started since the last `take_counts`."""
         self.ended: int = 0
@@ -128,7 +143,11 @@ class CallRates:
 
     def add(self, event: CallReport, now: float) -> None:
         """Add one event of the call monitor."""
-        self.in_flight = event.in_flight
+        self.in_flight, self.held = event.in_flight, event.held
+        self.waiting = [SeenWait(call, now) for call in event.waiting if call.is_open]
+        settled = [SeenWait(call, now) for call in event.waiting if not call.is_open]
+        self._settled.extend(settled)
+        self._new_settled.extend(settled)
         self.started += event.started
         self.ended += event.ended
         self.failed += event.failed
@@ -149,6 +168,18 @@ class CallRates:
         taken = list(self._new_errors)
         self._new_errors.clear()
         return taken
+
+    def take_settled(self) -> list[SeenWait]:
+        """Return and forget the waits that ended since the last call of this method."""
+        taken = list(self._new_settled)
+        self._new_settled.clear()
+        return taken
+
+    def settled(self, now: float) -> list[SeenWait]:
+        """Return the waits that ended within the window."""
+        while self._settled and self._settled[0].at <= now - WINDOW_S:
+            self._settled.popleft()
+        return list(self._settled)
 
     def take_counts(self) -> tuple[int, int, int, bool]:
         """Return `started`, `ended`, `failed` and `has_gap`, and reset them."""
@@ -191,7 +222,7 @@ class CallRates:
             row = self._row_of(call, now)
             row.count(now, weight, weight * failed)
             if call.host_id is not None:
-                row.durations.append((now, call.duration_s))
+                row.durations.append((now, call.duration_s - call.held_s))
 
     def _row_of(self, call: EndedCall, now: float) -> _Row:
         key = (call.toolkit, call.tool)

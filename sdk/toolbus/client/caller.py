@@ -32,7 +32,7 @@ from toolbus.client.pending_requests import (
     read_parts,
 )
 from toolbus.client.reconnecting_connection import ReconnectingConnection
-from toolbus.client.retry import AffinityCache, CallPlan, RetryPolicy
+from toolbus.client.retry import MAX_ATTEMPTS, AffinityCache, CallPlan, RetryPolicy
 from toolbus.concurrency.slices import run_in_slices
 from toolbus.concurrency.timers import ROUNDING_MS
 from toolbus.errors import (
@@ -181,17 +181,38 @@ class Caller:
         return await read_reply(result)
 
     async def ask_person(
-        self, *fields: Any, on_result: Callable[[Any], None] | None = None
+        self,
+        dispatch: int | None,
+        *fields: Any,
+        on_result: Callable[[Any], None] | None = None,
     ) -> dict[str, Any]:
         """Send a `Hold` with these fields on the current connection; return the decision.
 
-        A lost connection is waited for. If this task is cancelled, the question is withdrawn.
-        `on_result` is as of `ask`.
+        A lost connection is waited for. If this task is cancelled, the question is withdrawn. A
+        question of no running call is asked again where its server leaves (HOLD-18). `on_result` is
+        as of `ask`.
 
         Raises what the server refuses it with, `ApprovalExpired`, and `Unavailable` at a server
         that knows no such question.
         """
-        await self._wait_until_ready(self._loop.time() + DEFAULT_TIMEOUT_S)
+        refused = 0
+        while True:
+            await self._wait_until_ready(self._loop.time() + DEFAULT_TIMEOUT_S)
+            asked_on = self._connection.websocket
+            try:
+                return await self._ask_person_once(dispatch, *fields, on_result=on_result)
+            except Unavailable as error:
+                # Counted where nothing is replaced: else a server that refuses all would be asked
+                # for ever.
+                refused += self._connection.is_ready and self._connection.websocket is asked_on
+                if dispatch is not None or not error.retryable or refused >= MAX_ATTEMPTS:
+                    raise
+                pause_s = error.retry_after_s or 0.0
+            await asyncio.sleep(pause_s)
+
+    async def _ask_person_once(
+        self, *fields: Any, on_result: Callable[[Any], None] | None
+    ) -> dict[str, Any]:
         if not self.can_hold:
             raise holds_unknown_error()
         request = self._pending.open(inf)

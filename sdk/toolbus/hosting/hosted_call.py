@@ -104,6 +104,8 @@ class HostedCall(Execution):
     """Runs the call; set after the task's first step if that is run at once."""
     stream: OutputStream | None = None
     """Chunks, progress and input of the call; None for a call that has none of them."""
+    is_held: bool = False
+    """Whether it waits for a person before its function is entered."""
     stop_reason: str = ""
     """Why the call was given up, as in the cancel frame; "lost" with the connection."""
     _room: CallRoom | None = None

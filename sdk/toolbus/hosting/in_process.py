@@ -34,9 +34,9 @@ from toolbus.hosting.loop_watchdog import runs_call, watched_loop
 from toolbus.tools.call_room import CallRoom
 from toolbus.tools.execution import Execution, Identity, ToolLimits
 from toolbus.tools.tool import Tool
-from toolbus.tools.tool_run import LocalRun, ToolRun, progress_chunk
+from toolbus.tools.tool_run import LocalRun, Parked, ToolRun, progress_chunk
 from toolbus.tools.toolkit import Toolkit, packed_result
-from toolbus.wire import ToolkitManifest, pack_body
+from toolbus.wire import ToolkitManifest, pack_body, unpack_body
 from toolbus.wire.flow_control import MAX_PROGRESS_BYTES
 
 if TYPE_CHECKING:  # few tools ask a person
@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # few tools ask a person
     from toolbus.tools.approvals import ApprovalDecision, ApprovalDemand, AsksPerson
     from toolbus.tools.questions import AsksQuestion, ToolQuestion
 
-__all__ = ["InProcessCall", "InProcessToolkit", "LocalInput", "started_tools"]
+__all__ = ["Given", "InProcessCall", "InProcessToolkit", "LocalInput", "started_tools"]
 
 _END: Any = object()
 
@@ -103,6 +103,15 @@ class LocalInput:
         return run.record(error)
 
 
+@dataclass(slots=True, eq=False)
+class Given:
+    """What a use that was parked was given."""
+
+    result: Chunk | RoomException
+    is_taken: bool = False
+    """Whether the tool has it; until then the call can be refused, and nothing is lost."""
+
+
 @dataclass(eq=False, kw_only=True)
 class InProcessCall(Execution, LocalRun):
     """One call of a tool in this process.
@@ -132,6 +141,8 @@ class InProcessCall(Execution, LocalRun):
     """Asks a person what the function asks; None if nobody can be asked."""
     enforces_approval: bool = True
     """Whether a tool with `approval` asks: not where the permissions of the turn have judged it."""
+    given: Given | None = None
+    """The result of a tool without code, or the error in its place; None while there is none."""
 
     @property
     def own_workdirs(self) -> tuple[str, ...]:
@@ -213,14 +224,34 @@ class InProcessCall(Execution, LocalRun):
             text = "Nobody can be asked here: the turn needs permissions= and approve=."
             text = f"{demand.judged.decision.reason} {text}"
             raise PermissionDenied(text, executed="no")
-        return await self.asks(demand)
+        from toolbus.tools.observed_hold import ObservedHold
+
+        with ObservedHold(self.recording) as observed:
+            decision = await self.asks(demand)
+            observed.settle(decision)
+        return decision
 
     async def put_question(self, question: ToolQuestion) -> Chunk:
-        """Ask who answers in the turn."""
+        """Return what its use was given, or ask who answers in the turn, or park the use.
+
+        Only the result of a tool without code may come later. Raises `Parked`.
+        """
+        if self.given is not None:
+            self.given.is_taken = True
+            if isinstance(self.given.result, RoomException):
+                raise self.given.result
+            return self.given.result
         if self.answers is None:
+            if question.arguments is not None:
+                raise Parked(self.method, unpack_body(question.arguments))
             text = 'nobody can be asked here: the turn needs answer=, or answer="room"'
             raise Unavailable(text, executed="no", retryable=False)
-        return await self.answers(question)
+        from toolbus.tools.observed_hold import ObservedHold
+
+        with ObservedHold(self.recording) as observed:
+            answer = await self.answers(question)
+            observed.answered()
+        return answer
 
     async def put(self, chunk: Chunk) -> None:
         """Pass a chunk to the caller; an error of that ends the call."""

@@ -222,9 +222,14 @@ class Runner:
         return self.definitions.add(toolkit, public=public)
 
     async def idle(self) -> None:
-        """Wait until no call that arrived on this connection is running."""
+        """Wait until no call that arrived on this connection is running.
+
+        Those that wait for a person, and were not entered, are not waited for: see HOLD-18.
+        """
         while tasks := [
-            call.task for call in self._calls.values() if call.task and not call.task.done()
+            call.task
+            for call in self._calls.values()
+            if call.task and not (call.task.done() or call.is_held)
         ]:
             await asyncio.wait(tasks)
 
@@ -289,12 +294,20 @@ class Runner:
         """
         if self._ask_person is None:
             raise Unavailable("this host has no connection", executed="no", retryable=False)
+        from toolbus.tools.observed_hold import ObservedHold
+
         fields = demanded.to_wire(call.hosted.digest)
         # A function that asks from its thread keeps that, and there is one for each place.
         place = nullcontext() if call.is_on_thread else self._aside.waiting(call.identity)
-        with place:
-            self._admit_returning()
-            return await self._ask_person(call.dispatch.id, *fields)
+        call.is_held = not demanded.is_entered
+        try:
+            with ObservedHold(call.recording, self._tracing.recorder(), fields[0]) as hold, place:
+                self._admit_returning()
+                reply = await self._ask_person(call.dispatch.id, *fields)
+                hold.read(reply)
+                return reply
+        finally:
+            call.is_held = False
 
     async def return_to_work(self, call: HostedCall) -> None:
         """Wait for a place for a call that has waited, behind those of its caller."""

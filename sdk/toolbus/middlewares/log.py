@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator
+from time import monotonic
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_types import Chunk
 from toolbus.middlewares.outcomes import outcome_of, quoted, shortened
-from toolbus.tools.context import run_of
 from toolbus.tools.middleware import CallNext, ToolCall
 
 __all__ = ["Log"]
@@ -47,8 +47,7 @@ class Log:
             async for chunk in next(call):
                 yield chunk
             return
-        clock = run_of(call.context).clock
-        began_s, count, raised = clock(), 0, None
+        began_s, count, raised = monotonic(), 0, None
         label = _label_of(call)
         arguments = ""
         if self._arguments:
@@ -66,7 +65,7 @@ class Log:
             self._logger.log(
                 self._level,
                 "call ended: %s outcome=%s executed=%s chunks=%d duration_ms=%.1f",
-                *(label, code, executed, count, (clock() - began_s) * 1000),
+                *(label, code, executed, count, (monotonic() - began_s) * 1000),
             )
 
 

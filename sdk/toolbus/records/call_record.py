@@ -10,17 +10,28 @@ from dataclasses import dataclass
 from datetime import datetime
 from math import isfinite
 from types import MappingProxyType
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 from toolbus.auth.grants import ToolPatterns
 from toolbus.errors import ERRORS, Executed
 
-__all__ = ["MAX_TEXT_CHARS", "OK", "CallFilter", "CallRecord", "Decision", "decision_of", "stored"]
+__all__ = [
+    "MAX_TEXT_CHARS",
+    "OK",
+    "CallFilter",
+    "CallRecord",
+    "Decision",
+    "Settlement",
+    "decision_of",
+    "stored",
+]
 
 Decision: TypeAlias = Literal["allowed", "denied"]
 """Whether a call was let through to its tool, or refused before."""
 OK = "ok"
 """The outcome of a call that returned its result; the others are codes of errors."""
+PARKED = "parked"
+"""The outcome of one whose use waits for its result; the call that brings it is recorded too."""
 MAX_TEXT_CHARS = 256
 """Of a name or an id: others choose it, and each record has it."""
 
@@ -81,6 +92,29 @@ class CallRecord:
     """The trace of the call: 32 hex digits, or empty."""
     arguments: str | None = None
     """The arguments as JSON, cut; None unless the records keep arguments."""
+    settled: str = ""
+    """What a person decided: "approved", "changed" (approved with other arguments), "denied",
+    "answered" (what the tool has asked), or "expired" without an answer in time; empty if nobody
+    was asked. Of several questions the last one counts."""
+    settled_by: str = ""
+    """Who decided: the name, with the alias of its issuer if it has one."""
+    settled_at: float | None = None
+    """When: seconds since the epoch."""
+    settled_reason: str = ""
+    """Why it was denied, in the words of that person."""
+    granted: str = ""
+    """What is allowed always from then on: the rules; empty for this call alone."""
+    waited_s: float = 0.0
+    """Seconds of `duration_s` in which it waited for a person."""
+
+
+class Settlement(NamedTuple):
+    """What a person decided about a call, as its record says it: see `CallRecord.settled`."""
+
+    outcome: str
+    by: str = ""
+    reason: str = ""
+    granted: str = ""
 
 
 def decision_of(outcome: str, executed: Executed) -> tuple[Decision, str]:
@@ -136,7 +170,7 @@ class CallFilter:
         for name, text in (("tool", tool), ("who", who), ("outcome", outcome)):
             if not isinstance(text, str | None):
                 raise ValueError(f"{name} must be text, not {type(text).__name__}")
-        if outcome is not None and outcome != OK and outcome not in ERRORS:
+        if outcome is not None and outcome not in (OK, PARKED, *ERRORS):
             raise ValueError(f"{outcome[:64]!r} is no outcome: write ok, or the code of an error")
         if isinstance(since, bool) or not isinstance(since, int | float | datetime | None):
             raise ValueError(

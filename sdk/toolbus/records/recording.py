@@ -9,7 +9,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol, Self
 
 from toolbus.errors import Executed, RoomException
-from toolbus.records.call_record import OK, CallRecord, Decision, decision_of, stored
+from toolbus.records.call_record import (
+    OK,
+    CallRecord,
+    Decision,
+    Settlement,
+    decision_of,
+    stored,
+)
 from toolbus.telemetry.propagation import current_trace_id
 from toolbus.untrusted_text import json_text
 
@@ -18,6 +25,7 @@ __all__ = ["MAX_ARGUMENT_CHARS", "Identified", "Recording", "whole_arguments"]
 MAX_ARGUMENT_CHARS = 2_000
 """Of arguments, as JSON: each call would add up to a megabyte to a file of records."""
 _MAX_ITEMS, _MAX_STRING, _MAX_INT_BITS = 50, 500, 64
+_UNSETTLED = Settlement("")
 
 
 class Identified(Protocol):
@@ -49,8 +57,11 @@ class Recording:
         "_principal",
         "_put",
         "_reached_owner",
+        "_settled_at",
+        "_settlement",
         "_started_at",
         "_tool",
+        "_waited_s",
         "arguments",
         "call_id",
         "digest",
@@ -77,6 +88,9 @@ class Recording:
         self._keeps_arguments = keeps_arguments
         self._decided: tuple[Decision, str] | None = None
         self._reached_owner: str | None = None
+        self._settlement = _UNSETTLED
+        self._settled_at: float | None = None
+        self._waited_s = 0.0
         self._started_at = time.time()
         self._began = time.monotonic()
         self.call_id: str = call_id
@@ -130,6 +144,13 @@ class Recording:
         """Set what was decided about the call, and what decided. By default its end implies it."""
         self._decided = decision, by
 
+    def settle(self, settlement: Settlement | None, waited_s: float) -> None:
+        """Set what a person decided about the call, if one did, after a wait of so many seconds."""
+        self._waited_s += waited_s
+        if settlement is not None:
+            self._settlement = Settlement(*map(stored, settlement))
+            self._settled_at = time.time()
+
     def end(self, error: BaseException | None = None) -> None:
         """Record that the call has ended: with an error, or None for its result."""
         if isinstance(error, RoomException):
@@ -151,7 +172,7 @@ class Recording:
         decision, by = self._decided or decision_of(outcome, executed)
         caller, issuer = _identity(self._caller)
         principal, principal_issuer = _identity(self._principal)
-        owner, digest = self.owner, self.digest
+        owner, digest, settlement = self.owner, self.digest, self._settlement
         if self._reached_owner is not None:
             owner, digest = self._reached_owner, ""
         self._put(
@@ -172,6 +193,12 @@ class Recording:
                 decided_by=stored(by),
                 trace_id=self.trace_id or current_trace_id(),
                 arguments=self.arguments,
+                settled=settlement.outcome,
+                settled_by=settlement.by,
+                settled_at=self._settled_at,
+                settled_reason=settlement.reason,
+                granted=settlement.granted,
+                waited_s=self._waited_s,
             )
         )
 

@@ -44,17 +44,25 @@ _CLOSE_S = 5.0
 _SLICE = 500
 _RETENTION_S = 3_600.0
 _COLUMNS = tuple(column.name for column in fields(CallRecord))
-_KINDS = {"started_at": "REAL", "duration_s": "REAL"}
+_KINDS = {
+    "started_at": "REAL",
+    "duration_s": "REAL",
+    # Those that files of the releases before lack: these still write there, without them.
+    **dict.fromkeys(("settled", "settled_by", "settled_reason", "granted"), "TEXT DEFAULT ''"),
+    "settled_at": "REAL",
+    "waited_s": "REAL DEFAULT 0",
+}
+_DEFINITIONS = {name: f"{name} {_KINDS.get(name, 'TEXT')}" for name in _COLUMNS}
 _CREATE = (
     "CREATE TABLE IF NOT EXISTS calls (id INTEGER PRIMARY KEY, "
-    + ", ".join(f"{name} {_KINDS.get(name, 'TEXT')}" for name in _COLUMNS)
+    + ", ".join(_DEFINITIONS.values())
     + ")",
     "CREATE INDEX IF NOT EXISTS calls_by_time ON calls (started_at)",
 )
 _INSERT = f"INSERT INTO calls ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
 _DELETE = "DELETE FROM calls WHERE id IN (SELECT id FROM calls WHERE started_at < ? LIMIT ?)"
-_SELECT = (
-    f"SELECT {', '.join(_COLUMNS)} FROM calls WHERE (:since IS NULL OR started_at >= :since)"
+_CHOSEN = (
+    "FROM calls WHERE (:since IS NULL OR started_at >= :since)"
     " AND (:outcome IS NULL OR outcome = :outcome)"
     " AND (:call_id IS NULL OR call_id = :call_id OR trace_id = :trace_id)"
     " AND (:who IS NULL OR caller = :who OR substr(caller, instr(caller, '/') + 1) = :who)"
@@ -76,6 +84,18 @@ class NoRecords(NotFound):
     )
 
 
+def _columns(connection: sqlite3.Connection) -> list[str]:
+    """Return the columns that a file has: one of an older release lacks some."""
+    found = {row[1] for row in connection.execute("PRAGMA table_info(calls)")}
+    return [name for name in _COLUMNS if name in found]
+
+
+def _missing_columns(connection: sqlite3.Connection) -> list[str]:
+    """Return the statements that add what a file of an older release lacks."""
+    missing = set(_COLUMNS).difference(_columns(connection))
+    return [f"ALTER TABLE calls ADD COLUMN {_DEFINITIONS[name]}" for name in sorted(missing)]
+
+
 RECORDS = FileKind(
     what="the file of records",
     application=0x74626E72,
@@ -83,6 +103,7 @@ RECORDS = FileKind(
     create=_CREATE,
     error=RecordsUnavailable,
     is_durable=False,
+    additions=_missing_columns,
 )
 """Files of records."""
 
@@ -117,8 +138,10 @@ def read_calls(path: Path, chosen: CallFilter, limit: int) -> list[CallRecord]:
     }
     with _reading(path) as connection:
         connection.create_function("covers", 1, lambda tool: chosen.covers(str(tool)))
-        rows: list[tuple[Any, ...]] = connection.execute(_SELECT, values).fetchall()
-    return [CallRecord(*row) for row in rows]
+        columns = _columns(connection)
+        found = connection.execute(f"SELECT {', '.join(columns)} {_CHOSEN}", values)
+        rows: list[tuple[Any, ...]] = found.fetchall()
+    return [CallRecord(**dict(zip(columns, row, strict=True))) for row in rows]
 
 
 def read_names(path: Path, column: str, limit: int) -> list[str]:

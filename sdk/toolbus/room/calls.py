@@ -15,9 +15,12 @@ from toolbus.errors import ERRORS, Executed, PermissionDenied, RoomException
 from toolbus.permissions.assessment import Assessment
 from toolbus.telemetry.propagation import parse_traceparent
 from toolbus.tools.tool_run import Participant
-from toolbus.wire import unpack_body
+from toolbus.wire import pack_body, unpack_body
 
-__all__ = ["CallExplanation", "CallReport", "EndedCall"]
+__all__ = ["CallExplanation", "CallReport", "EndedCall", "WaitingCall"]
+
+_NONE = pack_body([])
+"""What an older server says of calls that wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ class CallExplanation:
     """The node that the host is connected to, if there are several."""
     assesses: bool = False
     """Whether that host answers `Room.assess` itself."""
+    approval: bool = False
+    """Whether the tool is one of which a person approves each call."""
     code: str = ""
     """The code of the error that the call would end with."""
     message: str = ""
@@ -48,6 +53,17 @@ class CallExplanation:
     """The details of that error."""
     assessment: Assessment | None = None
     """What the tool says about these arguments; None if it was not asked, or did not answer."""
+
+    @property
+    def asks(self) -> str:
+        """Why a person would be asked before the call runs, as far as that is known; else empty.
+
+        The host says it about arguments: its policy may ask too, and what a person has allowed
+        always is asked no more. Else the flag of the tool says it.
+        """
+        if self.assessment is not None and self.assessment.source == "tool":
+            return self.assessment.asks
+        return "the tool asks that a person approves each call" if self.approval else ""
 
     def error(self) -> RoomException:
         """Make the error that the call would end with."""
@@ -83,6 +99,7 @@ class CallExplanation:
             affinity=body["affinity"],
             node=body.get("node", ""),
             assesses=body.get("assesses") is True,
+            approval=body.get("approval") is True,
         )
 
 
@@ -114,6 +131,11 @@ class EndedCall:
     """The trace id, 32 hex digits, if the call was sampled."""
     parent_id: str | None = None
     """The id of the call whose tool made this one; None for any other, and from older servers."""
+    held_s: float = 0.0
+    """Seconds of `duration_s` in which it waited for a person, or a call within it did."""
+    outcome: str = ""
+    """How that ended, if its host asked: "approved", "denied", "answered", "expired", "cancelled",
+    "lost"."""
 
     @classmethod
     def from_wire(cls, fields: Sequence[Any]) -> EndedCall:
@@ -124,6 +146,7 @@ class EndedCall:
         call_id, caller, toolkit, tool, host, code, executed, duration_us, traceparent = fields[:9]
         (caller_id, caller_name), (host_id, host_name) = _seen(caller), _seen(host)
         trace = parse_traceparent(traceparent)
+        more = dict(zip(("parent", "held_us", "outcome"), fields[9:], strict=False))
         return cls(
             call_id=call_id,
             caller=caller_name,
@@ -136,8 +159,42 @@ class EndedCall:
             executed=executed,
             duration_s=duration_us / 1e6,
             trace_id=trace and f"{trace.trace_id:032x}",
-            parent_id=fields[9] if len(fields) > 9 else None,
+            parent_id=more.get("parent"),
+            held_s=more.get("held_us", 0) / 1e6,
+            outcome=more.get("outcome") or "",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingCall:
+    """A call that waits for a person, or has just ended to do so."""
+
+    hold_id: str
+    """The id of the approval."""
+    call_id: str
+    """The id that the caller chose."""
+    toolkit: str
+    tool: str
+    caller: str
+    """The name of the participant that makes the call; `alias/name` beside other issuers."""
+    host: str
+    """The name of who asks, likewise: its host, or the caller before it makes the call."""
+    outcome: str
+    """"open" while it waits; then "approved", "denied", "answered", "expired", "cancelled",
+    "lost"."""
+    held_s: float
+    """For how long it has waited, in seconds."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it waits."""
+        return self.outcome == "open"
+
+    @classmethod
+    def from_wire(cls, fields: Sequence[Any]) -> WaitingCall:
+        """Decode one, as `EndedCall.from_wire` does."""
+        hold_id, call_id, toolkit, tool, caller, host, outcome, held_us = fields[:8]
+        return cls(hold_id, call_id, toolkit, tool, caller, host, outcome, held_us / 1e6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +211,10 @@ class CallReport:
     """Calls that ended with an error."""
     calls: tuple[EndedCall, ...] = ()
     """Ended calls, at most 200; failed ones have priority."""
+    held: int = 0
+    """Calls that wait for a person now, with those that are about to be made."""
+    waiting: tuple[WaitingCall, ...] = ()
+    """These, the oldest 100, and those that have ended to wait, at most 100."""
     has_gap: bool = False
     """Whether reports before this one may be lost, after a reconnect or because the reader was too
     slow."""
@@ -167,6 +228,8 @@ class CallReport:
             ended=data["ended"],
             failed=data["failed"],
             calls=tuple(map(EndedCall.from_wire, unpack_body(data["calls"]))),
+            held=data.get("held", 0),
+            waiting=tuple(map(WaitingCall.from_wire, unpack_body(data.get("holds", _NONE)))),
         )
 
 

@@ -101,14 +101,14 @@ class HoldInfo:
     left_s: float | None = None
     """Seconds until it expires; None if it does not, or is settled."""
     outcome: str = "open"
-    """"open"; then "approved", "answered", "denied", "expired", "cancelled", or "lost" with its
-    host."""
+    """"open"; then "approved", "answered", "denied", "expired", "cancelled", or "lost" as its host
+    leaves."""
     by: Participant | None = None
     """Who settled it."""
     reason: str = ""
     """Why it was denied, in that participant's words."""
     replaces: str = ""
-    """The id of the hold of an earlier attempt of this call, whose host was lost."""
+    """The id of the hold of an earlier attempt of this call, which was lost."""
     body: HoldBody | None = None
     """What is asked; only from `RoomClient.hold`, while it is open."""
 

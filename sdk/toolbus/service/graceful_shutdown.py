@@ -137,7 +137,7 @@ class GracefulShutdown:
 
     def log_pending_calls(self) -> None:
         """Log how many calls are running, how long they may take, and how to exit at once."""
-        left = [call for call in self._calls if not call.ended]
+        left = [call for call in self._calls if not (call.ended or call.is_held)]
         if left:
             _logger.warning(
                 "stopping: waiting up to %g s for %s; a second signal stops at once",

@@ -62,6 +62,15 @@ PERMIT_BEHAVIOR: Final = "toolbus.permit.behavior"
 """What permissions said about a call: allow, ask, deny. After "ask" a person has decided."""
 PERMIT_RULE: Final = "toolbus.permit.rule"
 """What decided so, in a few words: a rule with its place, or the mode."""
+HOLD_ID: Final = "toolbus.hold.id"
+"""The approval that a call waited for; none for an approver in the process of an agent."""
+HOLD_KIND: Final = "toolbus.hold.kind"
+"""What was asked for: approve, or answer."""
+HOLD_OUTCOME: Final = "toolbus.hold.outcome"
+"""How the wait ended: approved, changed, denied, answered, expired, cancelled, or the code of an
+error."""
+HOLD_BY: Final = "toolbus.hold.by"
+"""Who decided."""
 
 SYSTEM: Final = "toolbus"
 """Value of `rpc.system.name`."""
@@ -71,6 +80,8 @@ INVOKE_AGENT: Final = "invoke_agent"
 """Value of `gen_ai.operation.name` for a turn, and the start of its span's name."""
 CHAT: Final = "chat"
 """Value of `gen_ai.operation.name` for a request to a model, and the start of its span's name."""
+HOLD: Final = "hold"
+"""The name of the span of a wait for a person."""
 FUNCTION: Final = "function"
 """Value of `gen_ai.tool.type`."""
 OTHER: Final = "_OTHER"
@@ -170,6 +181,17 @@ def turn_call_attributes(toolkit: str, tool: str, mcp_server: object = None) -> 
 def decision_attributes(behavior: str, decided_by: str) -> dict[str, str]:
     """Build the attributes of a call that permissions have decided about."""
     return {PERMIT_BEHAVIOR: behavior, PERMIT_RULE: sendable(decided_by)}
+
+
+def hold_attributes(kind: str) -> dict[str, str]:
+    """Build the attributes of a wait for a person as it begins."""
+    return {HOLD_KIND: kind}
+
+
+def settlement_attributes(hold_id: str, outcome: str, by: str) -> dict[str, str]:
+    """Build those of its end: the id of the hold, how it ended, and who decided, where known."""
+    known = {HOLD_ID: hold_id, HOLD_OUTCOME: outcome, HOLD_BY: by}
+    return {name: sendable(value) for name, value in known.items() if value}
 
 
 class ToolDescription(NamedTuple):

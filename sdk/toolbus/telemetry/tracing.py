@@ -5,6 +5,7 @@
         host SERVER  weather.forecast              Tracing.start_host
           host INTERNAL  execute_tool forecast     HostCall.executing
             the tool's own spans
+            host INTERNAL  hold                    the wait for a person: `tools.observed_hold`
 
 Needs `opentelemetry-api` alone: without a configured SDK nothing is recorded, and a received
 context is passed on unchanged. What records is chosen in `recorder.py`. This runs on every call, so

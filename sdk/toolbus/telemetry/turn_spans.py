@@ -4,6 +4,7 @@
       CLIENT chat gpt-5                       a request to a model
       INTERNAL execute_tool write           a tool in this process
       INTERNAL execute_tool forecast        a tool elsewhere
+        INTERNAL hold                       the wait for a person who decides about it
         CLIENT weather.forecast             its call, as any caller records it
 
 A turn that is not sampled is not sampled as a whole: its calls begin no traces of their own. The
@@ -53,10 +54,12 @@ __all__ = ["ModelSpan", "TurnCallSpan", "TurnSpan"]
 class TurnCallSpan:
     """The span of one call of a turn."""
 
-    __slots__ = ("_span",)
+    __slots__ = ("_span", "recorder")
 
-    def __init__(self, span: trace.Span) -> None:
+    def __init__(self, span: trace.Span, recorder: SpanRecorder) -> None:
         self._span = span
+        self.recorder: SpanRecorder = recorder
+        """Records what is below it."""
 
     def set_decision(self, behavior: str, decided_by: str) -> None:
         """Record what the permissions of the turn said, and what decided so."""
@@ -130,7 +133,7 @@ class TurnSpan:
             entered = trace.set_span_in_context(span, context)
         if entered is not None:
             otel_context.attach(entered)
-        return TurnCallSpan(span)
+        return TurnCallSpan(span, self._recorder)
 
     def start_request(self, name: str, attributes: Mapping[str, str]) -> trace.Span | None:
         """Start the span of a request to a model; None if the turn is not recorded.

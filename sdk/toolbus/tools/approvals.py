@@ -9,10 +9,11 @@ the room (PROTOCOL.md, HOLD-1); in the process of an agent its turn asks.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self, TypeAlias
 
+from toolbus.auth.participant_names import full_name
 from toolbus.errors import InvalidArguments, PermissionDenied, RoomException, TooLarge
 from toolbus.permissions.assessment import Assessment
 from toolbus.permissions.plain import rule_from_plain, rule_to_plain
@@ -32,6 +33,7 @@ __all__ = [
     "AsksPerson",
     "Judged",
     "bound_digest",
+    "decider_of",
     "decision_of",
 ]
 
@@ -72,6 +74,11 @@ class ApprovalDecision:
     """The arguments to run it with in place of those asked about."""
     reason: str = ""
     """Why not, in the words of the person; a model reads it."""
+    by: str = ""
+    """Who decided, for records and traces: of a room the name of the participant, with the alias of
+    its issuer if it has one. A turn takes an approver that names nobody for the agent itself."""
+    hold: str = ""
+    """The id of the approval in the room; empty for an approver in this process."""
 
     @classmethod
     def allow(
@@ -79,6 +86,7 @@ class ApprovalDecision:
         scope: ApprovalScope = "once",
         rule: Rule | tuple[Rule, ...] | None = None,
         arguments: Mapping[str, Any] | None = None,
+        by: str = "",
     ) -> Self:
         """Return the decision that the call may run.
 
@@ -91,6 +99,7 @@ class ApprovalDecision:
                 of this tool alone. An input of several parts needs a rule for each, to be allowed
                 later.
             arguments: Changed arguments. They are validated and judged before the call runs.
+            by: Who decided, for records and traces.
 
         Raises `ValueError` for an unknown scope, a rule with the scope "once", and an empty tuple.
         """
@@ -100,7 +109,7 @@ class ApprovalDecision:
             raise ValueError('a rule is granted with scope="state"')
         if rule == ():
             raise ValueError("an empty tuple of rules grants nothing")
-        return cls(True, scope, rule, arguments)
+        return cls(True, scope, rule, arguments, by=by)
 
     @property
     def rules(self) -> tuple[Rule, ...]:
@@ -110,9 +119,9 @@ class ApprovalDecision:
         return self.rule if isinstance(self.rule, tuple) else (self.rule,)
 
     @classmethod
-    def deny(cls, reason: str = "") -> Self:
+    def deny(cls, reason: str = "", by: str = "") -> Self:
         """Return the decision that the call may not run, with a reason for the model."""
-        return cls(False, reason=reason)
+        return cls(False, reason=reason, by=by)
 
 
 @dataclass(slots=True, eq=False)
@@ -129,6 +138,8 @@ class ApprovalState:
     """The asks that are answered for these."""
     answers: tuple[tuple[ApprovalDecision, Judged], ...] = ()
     """What grants something as soon as the call may run."""
+    by: str = ""
+    """Who has allowed it last."""
     requests: int = 0
     changes: int = 0
     is_withdrawn: bool = False
@@ -193,6 +204,17 @@ def decision_of(reply: Mapping[str, Any]) -> ApprovalDecision:
     Raises `InvalidArguments` for changed arguments, and `PermissionDenied` for rules, that cannot
     be read.
     """
+    decision = _decision_of(reply)
+    return replace(decision, by=decider_of(reply), hold=reply.get("hold", ""))
+
+
+def decider_of(reply: Mapping[str, Any]) -> str:
+    """Return the name of who decided elsewhere, with the alias of its issuer if it has one."""
+    by = reply.get("by") or {}
+    return full_name(by.get("name", ""), by.get("alias", ""))
+
+
+def _decision_of(reply: Mapping[str, Any]) -> ApprovalDecision:
     if reply["outcome"] != "approved":
         return ApprovalDecision.deny(reply.get("reason") or "")
     arguments = reply.get("arguments")

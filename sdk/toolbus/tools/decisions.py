@@ -180,7 +180,7 @@ class CallDecision:
             state.answered = frozenset()
             state.answers = ()
             state.requests = 0
-        state.allowed = self.arguments
+        state.allowed, state.by = self.arguments, answer.by
         state.answered |= {self.asks(judged)}
         state.requests += 1
         try:

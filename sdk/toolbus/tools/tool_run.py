@@ -43,6 +43,7 @@ __all__ = [
     "LOCAL_THREADS",
     "LocalRun",
     "OnChunk",
+    "Parked",
     "Participant",
     "RunSync",
     "ToolRun",
@@ -105,6 +106,24 @@ class TurnDefinitions(Protocol):
 
     def show(self, tool: ToolInfo) -> None:
         """Note that the definition of a tool's toolkit is shown."""
+
+
+class Parked(Unavailable):
+    """How a call of a tool without code ends whose use is parked: it waits for its result.
+
+    Middlewares see it pass, and a program that makes such a call itself gets it. It is never sent.
+    """
+
+    code = "parked"
+
+    def __init__(self, tool: str, arguments: Mapping[str, Any]) -> None:
+        text = (
+            f"{tool} has no code, and nobody answers here (answer=): Turn.run parks its uses, and"
+            " Turn.settle gives their results"
+        )
+        super().__init__(text, executed="no", retryable=False)
+        self.arguments: Mapping[str, Any] = arguments
+        """The arguments that reached the tool."""
 
 
 LOCAL_THREADS = WorkerThreads("local-tools", 256, may_take_long=True)
@@ -174,6 +193,8 @@ class ToolRun(ABC):
     enforces_approval: bool = False
     """Whether tools with `approval` wait for a person: not where the caller's own permissions have
     decided about the flag, nor in a test that runs a tool directly."""
+    is_judged: bool = False
+    """Whether the policies have let the call through before its use was parked."""
     _recorded: RoomException | None = None
     _approval_states: dict[str, ApprovalState] | None = None
 

@@ -22,6 +22,7 @@ from toolbus.permissions.granted_rules import (
     granted_rule,
 )
 from toolbus.tools.tool_info import ToolInfo
+from toolbus.turns.parking import ParkedStep
 from toolbus.untrusted_text import one_line
 
 __all__ = ["MAX_DEFINITIONS", "AgentState", "DefinitionKey", "SeenDefinitions", "definition_key"]
@@ -33,15 +34,18 @@ _MAX_NAME_CHARS = 1_024
 
 
 T = TypeVar("T")
-_VERSION = 5
+_VERSION = 6
 _NAMES: Mapping[int, str] = {
     1: "version state groups",
     2: "version state groups rules conversation",
     3: "version state groups rules conversation definitions",
     4: "version state groups rules definitions adapter questions conversation",
     5: "version state groups rules definitions adapter model questions conversation",
+    6: "version state groups rules definitions adapter model questions parked conversation",
 }
 """The names of each version that is read."""
+_WITHOUT_PARKED = 5
+"""What is written of a state without parked uses, so that an older toolbus reads it."""
 _BEFORE_MESSAGES = ', "conversation": ['
 
 
@@ -127,6 +131,7 @@ class AgentState:
             not known.
         model: Which model wrote the thoughts in the conversation; empty if that is not known.
         questions: The indices in the conversation at which questions of the user begin, ascending.
+        parked: A step of which uses wait for their results.
     """
 
     def __init__(  # noqa: PLR0913 - a part of the state each
@@ -139,6 +144,7 @@ class AgentState:
         adapter: str = "",
         questions: Sequence[int] = (),
         model: str = "",
+        parked: ParkedStep | None = None,
     ) -> None:
         self.state: dict[str, dict[str, Any]] = _dicts({} if state is None else state)
         """The dict of each toolkit that has one."""
@@ -157,6 +163,8 @@ class AgentState:
         self.questions: list[int] = _indices(questions)
         """Where in the conversation questions of the user begin. Results are messages of the user
         too, in the words of most providers: so messages do not tell where one can cut."""
+        self.parked: ParkedStep | None = parked
+        """A step of which uses wait, or waited, for their results from outside; usually None."""
 
     def of(self, toolkit: str) -> dict[str, Any]:
         """Return the dict of a toolkit, by its name in the turn; an empty one is made."""
@@ -177,7 +185,7 @@ class AgentState:
         """
         count = len(self.conversation)
         written = {
-            "version": _VERSION,
+            "version": _WITHOUT_PARKED if self.parked is None else _VERSION,
             "state": _plain("/state", self.state),
             "groups": _plain("/groups", self.groups),
             "rules": [rule.to_plain() for rule in self.rules],
@@ -187,6 +195,8 @@ class AgentState:
             # A program may have emptied the conversation and nothing else.
             "questions": [index for index in self.questions if index < count],
         }
+        if self.parked is not None:
+            written["parked"] = _plain("/parked", self.parked.to_plain())
         begin = json.dumps(written, ensure_ascii=False)[:-1] + _BEFORE_MESSAGES
         texts = list(messages)
         if not texts:
@@ -227,6 +237,7 @@ class AgentState:
             read.get("adapter", ""),
             _indices(read.get("questions", []), len(messages)),
             read.get("model", ""),
+            _parked(read.get("parked")),
         )
 
     def __repr__(self) -> str:
@@ -292,6 +303,15 @@ def _indices(values: object, count: float = inf) -> list[int]:
     if last >= count:
         raise _invalid("/questions", f"has {shown(last)}, and there are {count} messages")
     return list(values)
+
+
+def _parked(step: object) -> ParkedStep | None:
+    if step is None:
+        return None
+    try:
+        return ParkedStep.from_plain(_plain("/parked", [step])[0])
+    except ValueError as error:
+        raise _invalid("/parked", cut(str(error))) from None
 
 
 def _dicts(state: object) -> dict[str, dict[str, Any]]:

@@ -77,13 +77,13 @@ class Terminal:
             ) from None
         self._termios, self._tty = termios, tty
         try:
-            self.fd = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+            self.fd: int = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
         except OSError:
             text = "there is no terminal to ask in: this process has none"
             raise Unavailable(text, executed="no", retryable=False) from None
         self._woken, self._wake = os.pipe()
         is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM", "dumb") == "dumb"
-        self.has_colors = not is_plain
+        self.has_colors: bool = not is_plain
 
     def __enter__(self) -> Self:
         self._former = self._termios.tcgetattr(self.fd)

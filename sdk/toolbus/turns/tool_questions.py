@@ -13,6 +13,7 @@ from toolbus.errors import ApprovalExpired, RoomException
 from toolbus.room.room import Room, ask_before_call
 
 if TYPE_CHECKING:  # few tools ask
+    from toolbus.tools.observed_hold import ObservedHold
     from toolbus.tools.questions import Answerer, ToolQuestion
     from toolbus.turns.turn_calls import TurnCall
 
@@ -47,12 +48,22 @@ def turn_answers(
     if answer is None or isinstance(answer, str):
         return lambda call, question: _ask_in_room(view(None), call, question)
 
-    async def ask(_: TurnCall, question: ToolQuestion) -> Chunk:
+    async def ask(call: TurnCall, question: ToolQuestion) -> Chunk:
         from toolbus.tools.questions import answered_by
 
-        return await answered_by(answer, question)
+        with _observed(call) as observed:
+            chunk = await answered_by(answer, question)
+            observed.answered()
+        return chunk
 
     return ask
+
+
+def _observed(call: TurnCall) -> ObservedHold:
+    from toolbus.tools.observed_hold import ObservedHold
+
+    recorder = None if call.span is None else call.span.recorder
+    return ObservedHold(call.recording, recorder, "answer")
 
 
 async def _ask_in_room(room: Room | None, call: TurnCall, question: ToolQuestion) -> Chunk:
@@ -71,7 +82,10 @@ async def _ask_in_room(room: Room | None, call: TurnCall, question: ToolQuestion
 
     async def ask(asked: ToolQuestion) -> Mapping[str, Any]:
         kind, digest, body, named = asked.to_wire(dispatch.digest)
-        return await ask_before_call(room, kind, digest, body, named | about)
+        with _observed(call) as observed:
+            reply = await ask_before_call(room, kind, digest, body, named | about)
+            observed.read(reply)
+        return reply
 
     held = HeldCall("", about["tool"], kind="answer")
     outcome = "cancelled"

@@ -27,8 +27,8 @@ from toolbus.room.call_form import argument_object
 
 __all__ = ["ResultState", "ToolResult", "ToolUse", "arguments_of", "file_label", "state_of"]
 
-ResultState: TypeAlias = Literal["ok", "failed", "denied", "interrupted"]
-"""How a use ended."""
+ResultState: TypeAlias = Literal["ok", "failed", "denied", "interrupted", "parked"]
+"""How a use ended; a parked one has not."""
 
 _DENIALS = (PermissionDenied, ApprovalDenied, ApprovalExpired)
 _RAN: Mapping[str, str] = {
@@ -86,11 +86,12 @@ class ToolResult:
     tool: str
     """`toolkit.tool`; the name of the use if there is no such tool."""
     state: ResultState
-    """"ok", "failed", "denied" by a grant or a person, or "interrupted"."""
+    """"ok", "failed", "denied" by a grant or a person, "interrupted", or "parked" until
+    `Turn.settle` gives its result."""
     chunks: tuple[Chunk, ...] = ()
     """The chunks that came, in order; also those before an error or an interruption."""
     error: RoomException | None = None
-    """The error; None for "ok". That of an interrupted call is a `Cancelled`."""
+    """The error; None for "ok" and "parked". That of an interrupted call is a `Cancelled`."""
     executed: Executed = "yes"
     """Whether the tool's function ran. A middleware that answers in its place makes it "no"."""
     changed_arguments: Mapping[str, Any] | None = None
@@ -142,6 +143,8 @@ class ToolResult:
         Args:
             named: Says of a file that it is only named, since it is sent beside the text.
         """
+        if self.state == "parked":
+            return "(there is no result yet)"
         error = self.error
         text = "\n".join(filter(None, _blocks(self.chunks, named)))
         if self.omitted:

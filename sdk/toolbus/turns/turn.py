@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Never, Self
 
 from toolbus.chunks.chunk_types import Chunk
-from toolbus.chunks.json_values import shown
-from toolbus.errors import Overloaded, Unavailable
+from toolbus.chunks.json_values import cut, shown
+from toolbus.errors import InvalidResult, Overloaded, RoomException, TooLarge, Unavailable
 from toolbus.room.call_form import (
     keyword_options,
     merged_arguments,
@@ -37,6 +37,7 @@ from toolbus.turns.agent_state import AgentState
 from toolbus.turns.approvals import ApprovalQueue, Approve
 from toolbus.turns.builders import AnyBuilder, ToolkitConfig
 from toolbus.turns.model_tools import ModelTool, ShownTools, Trust, turn_prompt
+from toolbus.turns.parking import ParkedUse, given_result
 from toolbus.turns.tool_groups import (
     ActiveGroups,
     SkillListing,
@@ -281,7 +282,9 @@ class Turn:
             judge = None
             if options.permissions is not None:
                 judge = CallJudge(options.permissions, options.approvals, facts)
-            runs = TurnRuns(facts, options.middlewares, span, options.records, scope.serves)
+            runs = TurnRuns(
+                facts, options.middlewares, span, options.records, scope.serves, options.state
+            )
             if scope.serves is not None:
                 stack.callback(end_with(scope.serves, runs))
             async with scope.in_time():
@@ -529,9 +532,13 @@ class Turn:
             on_result: A plain function that gets each result as soon as its call has ended, in the
                 order of the ends.
 
-        Raises `Unavailable` if the turn is not entered, and `TypeError` for anything but uses.
+        A use of an `ExternalTool` of this process that may run is parked: its result is "parked",
+        and all results of this step are kept in the state, until `settle` and `take_results`.
+
+        Raises `Unavailable` if the turn is not entered, or a step is parked, and `TypeError` for
+        anything but uses.
         """
-        runs = self._entered()
+        runs = self._free()
         if not isinstance(uses, Iterable):
             raise TypeError(f"run takes a list of ToolUse objects, not {shown(uses)}")
         asked = [_checked_use(use) for use in uses]
@@ -574,9 +581,10 @@ class Turn:
             on_progress: A plain function that gets the value of each progress.
             on_held: As in `invoke`.
 
-        Raises `Unavailable` if the turn is not entered, and `TypeError` for anything but a use.
+        Raises `Unavailable` if the turn is not entered, or a step is parked, and `TypeError` for
+        anything but a use.
         """
-        runs = self._entered()
+        runs = self._free()
         passed_on = PassedOnChunks(_checked_use(use).name)
         given = {
             "timeout_s": timeout_s,
@@ -591,7 +599,7 @@ class Turn:
 
         Their results are "interrupted" and keep the chunks that came; uses that have not begun do
         not begin. A call of `invoke` raises `Cancelled`. A tool that does not end when it is
-        cancelled is waited for a few seconds.
+        cancelled is waited for a few seconds. Parked uses are interrupted too.
 
         Raises `NotFound` if the turn never had such a use.
         """
@@ -602,6 +610,81 @@ class Turn:
     def results(self) -> list[ToolResult]:
         """The results of all uses so far, also of those whose task was cancelled."""
         return [] if self._runs is None else list(self._runs.results)
+
+    # Parked uses
+
+    @property
+    def state(self) -> AgentState:
+        """The state that the turn was made with, or its own one."""
+        return self._options.state
+
+    @property
+    def parked(self) -> tuple[ParkedUse, ...]:
+        """The uses that wait for their results, also of an earlier turn with the same state."""
+        step = self._options.state.parked
+        return () if step is None else step.open
+
+    async def settle(
+        self, use_id: str, /, *chunks: Any, error: RoomException | str | None = None
+    ) -> ToolResult:
+        """Give the result of a parked use, and return it as the model will get it.
+
+        The call runs once more, with this result in the place of a function: through all
+        middlewares, recorded and traced. No permissions judge it again. What is refused leaves the
+        use parked.
+
+        Args:
+            use_id: The id of the use.
+            chunks: What a tool may return: no values for an empty result, several for a result of
+                several chunks.
+            error: In place of chunks: a text is a `ToolFailed`; an `ApprovalDenied` makes the
+                result "denied".
+
+        Raises:
+            NotFound: No use of this id is parked, it is settled already, or the turn lacks its
+                tool.
+            InvalidResult: The result breaks the output schema of the tool, or cannot be sent.
+            TooLarge: It has more than the result of a tool may have.
+            Unavailable: The turn is not entered, or has ended.
+            RoomException: A middleware of the turn or the toolkit refused the call.
+        """
+        (result,) = await self.settle_all({use_id: (chunks, error)})
+        return result
+
+    async def settle_all(
+        self, results: Mapping[str, tuple[Sequence[Any], RoomException | str | None]]
+    ) -> list[ToolResult]:
+        """Settle several uses, in order; raises as `settle`. None is, unless all results fit.
+
+        Args:
+            results: Chunks and error of each use, by its id.
+        """
+        runs = self._entered()
+        calls = []
+        for use_id, (chunks, error) in results.items():
+            parked = runs.parked_use(use_id)
+            try:
+                given = await given_result(parked.tool, chunks, error)
+                calls.append((parked, self._calls.of_parked(parked, given)))
+            except (InvalidResult, TooLarge) as refused:
+                refused.executed = "no"
+                raise
+        return [await runs.settle(parked, call) for parked, call in calls]
+
+    def take_results(self) -> list[ToolResult]:
+        """Return the results of the step of which uses were parked, in order, and forget it.
+
+        Raises `Unavailable` while one of them is parked, or if the turn is not entered.
+        """
+        return self._entered().take_results()
+
+    def _free(self) -> TurnRuns:
+        runs = self._entered()
+        if (step := self._options.state.parked) is not None:
+            names = cut(", ".join(use.id for use in step.open) or "take_results has them")
+            text = f"a step is parked in the state of this turn: settle its uses first ({names})"
+            raise Unavailable(text, executed="no", retryable=False)
+        return runs
 
     def _entered(self) -> TurnRuns:
         if self._stack is None or self._runs is None:

@@ -32,7 +32,7 @@ from toolbus.errors import (
     TooLarge,
     ToolFailed,
 )
-from toolbus.hosting.in_process import InProcessCall, InProcessToolkit, LocalInput
+from toolbus.hosting.in_process import Given, InProcessCall, InProcessToolkit, LocalInput
 from toolbus.permissions.assessment import Assessment
 from toolbus.room.room import Room, bound_room
 from toolbus.schemas.validation import JsonCheck
@@ -291,6 +291,10 @@ class Dispatch(Protocol):
         """Identifies the definition of the toolkit, here or in its room."""
 
     @property
+    def is_external(self) -> bool:
+        """Whether it has no code, so that its uses are parked."""
+
+    @property
     def asked_as(self) -> Mapping[str, Any]:
         """How a question to a person names the tool (PROTOCOL.md, HOLD-12)."""
 
@@ -356,7 +360,10 @@ class TurnCall:
     via: ToolInfo | None = None
     """The tool that was called and named this one, if it was not called itself."""
     judge: Judge | None = None
-    """Decides whether it may run; None in a turn without permissions."""
+    """Decides whether it may run; None in a turn without permissions, or if it was let through when
+    its use was parked."""
+    given: Given | None = None
+    """What its use, which was parked, is given; else None."""
     approval_state: ApprovalState | None = None
     """What the judge knows of it over its attempts; None before the first one."""
     recording: Recording | None = None
@@ -484,6 +491,13 @@ class LocalDispatch:
         return self._toolkit.digest
 
     @property
+    def is_external(self) -> bool:
+        """Whether the tool has no code."""
+        from toolbus.tools.external_tool import ExternalTool  # few turns have one
+
+        return isinstance(self._toolkit.toolkit.get_tool(self._tool), ExternalTool)
+
+    @property
     def asked_as(self) -> Mapping[str, Any]:
         """That the tool is in this process."""
         return {"local": True}
@@ -515,6 +529,8 @@ class LocalDispatch:
         if facts.answers is not None:
             inner.answers = partial(facts.answers, call)
         inner.within = call
+        inner.given = call.given
+        inner.is_judged = call.given is not None
         if call.clock is not None:  # without judge and middlewares, its time begins here
             inner.left_s = call.left_s
         if call.judge is not None:
@@ -545,6 +561,7 @@ class RemoteDispatch:
     """Runs the calls of a tool that another participant hosts, without a state."""
 
     state: dict[str, Any] | None = None
+    is_external: bool = False
 
     def __init__(self, room: Room, tool: str, participant: str | None, digest: str) -> None:
         self._room = room
@@ -617,7 +634,8 @@ async def run_call(call: TurnCall, middlewares: Sequence[Middleware], facts: Tur
         OSError: The attachment cannot be read.
         Exception: What the iterable of the input raised.
     """
-    facts.check_active(call.entry.info.name, call.entry.group)
+    if call.given is None:  # a group may become inactive while a use is parked
+        facts.check_active(call.entry.info.name, call.entry.group)
     if call.options.attachment is not None:
         await check_readable(call.options.attachment)
     if not middlewares:
@@ -731,7 +749,8 @@ class _TurnRun(LocalRun):
     async def attempts(self, tool_call: ToolCall) -> AsyncGenerator[Chunk, None]:
         """Run the tool: the innermost part of the chain."""
         call, arguments = self._call, dict(tool_call.arguments)
-        call.sent = None if arguments == call.arguments else arguments
+        if call.given is None:
+            call.sent = None if arguments == call.arguments else arguments
         try:
             if call.attempts and call.options.has_input:
                 raise ToolFailed("the input of this call was read: it cannot run again")

@@ -32,6 +32,7 @@ from toolbus.permissions.rule_index import People
 from toolbus.tools.approvals import ApprovalDecision, ApprovalDemand, ApprovalState, Judged
 from toolbus.tools.decisions import CallDecision, judge, stricter
 from toolbus.tools.middleware import ToolCall
+from toolbus.tools.observed_hold import ObservedHold
 from toolbus.turns.approvals import ApprovalQueue, ApprovalRequest
 from toolbus.turns.tool_use import ToolUse
 from toolbus.turns.turn_calls import TurnCall, TurnFacts, context_of
@@ -178,11 +179,21 @@ class TurnDecision(CallDecision):
         return self._approvals.queue(self._call)
 
     async def ask(self, judged: Judged) -> ApprovalDecision:
-        call, tool = self._call, self._call.entry.info
+        call = self._call
+        recorder = None if call.span is None else call.span.recorder
+        with ObservedHold(call.recording, recorder) as observed:
+            decision = await self._ask_approver(call, judged)
+            if isinstance(decision, ApprovalDecision) and not decision.by:
+                decision = replace(decision, by=self._facts.agent.full_name)
+            observed.settle(decision)
+        return decision
+
+    async def _ask_approver(self, call: TurnCall, judged: Judged) -> ApprovalDecision:
         if self._approvals.is_in_room:
             room = self._facts.view(None)
             assert room is not None, "as the options were checked"
             return await self._approvals.ask_in_room(room, call, judged)
+        tool = call.entry.info
         request = ApprovalRequest(
             use=call.use or ToolUse(call.id, tool.name, unpack_body(judged.packed)),
             tool=tool,
@@ -291,7 +302,7 @@ class CallJudge:
         """
         state, judged = call.approval_state, demand.judged
         if state is not None and state.requests and state.allowed == judged.packed:
-            return ApprovalDecision.allow()
+            return ApprovalDecision.allow(by=state.by)
         return await TurnDecision(self, call).ask(judged)
 
 

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.chunks.chunk_types import Chunk, chunks_of
-from toolbus.chunks.json_values import packed_json, shown
+from toolbus.chunks.json_values import cut, packed_json, shown
 from toolbus.client.call_options import CallOptions, call_seconds
 from toolbus.client.input_sender import invalid_option
 from toolbus.client.local_errors import recorded_end
@@ -39,14 +39,18 @@ from toolbus.errors import (
     NotFound,
     RoomException,
     ToolFailed,
+    Unavailable,
 )
+from toolbus.hosting.in_process import Given
 from toolbus.room.call_form import argument_object
 from toolbus.schemas.from_model import tool_arguments
 from toolbus.telemetry.turn_spans import TurnSpan
 from toolbus.tools.chain import unreadable_input
 from toolbus.tools.middleware import Middleware
 from toolbus.tools.tool_info import ToolInfo
-from toolbus.tools.tool_run import ToolRun
+from toolbus.tools.tool_run import Parked, ToolRun
+from toolbus.turns.agent_state import AgentState
+from toolbus.turns.parking import ParkedStep, ParkedUse
 from toolbus.turns.tool_groups import BASIC
 from toolbus.turns.tool_use import ResultState, ToolResult, ToolUse, arguments_of, state_of
 from toolbus.turns.turn_calls import (
@@ -94,10 +98,14 @@ class TurnRuns:
         middlewares: Sequence[Middleware],
         span: TurnSpan | None,
         records: Records | None,
-        serves: ToolRun | None = None,
+        serves: ToolRun | None,
+        state: AgentState,
     ) -> None:
         self.facts: TurnFacts = facts
         """Who calls."""
+        self.state: AgentState = state
+        """Has the step of which uses are parked."""
+        self._being_settled: list[ParkedUse] = []
         self._middlewares = middlewares
         self.span: TurnSpan | None = span
         """Records the turn in its trace; None if nothing does."""
@@ -162,7 +170,8 @@ class TurnRuns:
             except BaseException as error:
                 if span is not None:
                     executed = error.executed if isinstance(error, RoomException) else call.executed
-                    span.end(recorded_end(error), executed)
+                    # A parked call has not failed; the one that brings its result has a span too.
+                    span.end(None if isinstance(error, Parked) else recorded_end(error), executed)
                 if recording is not None and isinstance(error, Exception):
                     recording.end(_as_room_exception(error, call))
                 raise
@@ -245,12 +254,81 @@ class TurnRuns:
                 await self._run_batch(batch, on_result)
         except asyncio.CancelledError:
             await self._stop(calls)
+            for call in calls:  # nobody waits for the step: none of its uses is parked
+                call.interrupted = True
             raise
         finally:
             self._waiting.difference_update(calls)
             results += [self._result_of(use) for use in uses]
             self.results += results
+        self._park(uses, results)
         return results
+
+    def _park(self, uses: Sequence[PreparedUse], results: Sequence[ToolResult]) -> None:
+        """Let the state have a step, if one of its uses is parked."""
+        if all(result.state != "parked" for result in results):
+            return
+        if self.state.parked is None:
+            self.state.parked = ParkedStep([])
+        for use, result in zip(uses, results, strict=True):
+            parked = _parked_use(use) if result.state == "parked" else None
+            self.state.parked.uses.append(parked or result)
+
+    # Parked uses
+
+    @property
+    def open(self) -> tuple[ParkedUse, ...]:
+        """The uses that are parked."""
+        return () if self.state.parked is None else self.state.parked.open
+
+    @property
+    def _settleable(self) -> list[ParkedUse]:
+        """Those that are not being settled; equal ones are told apart."""
+        being_settled = [*map(id, self._being_settled)]
+        return [use for use in self.open if id(use) not in being_settled]
+
+    def parked_use(self, use_id: str) -> ParkedUse:
+        """Return the use of an id that is parked. Raises `NotFound`."""
+        for use in self._settleable:
+            if use.id == use_id:
+                return use
+        step = self.state.parked
+        if step is not None and use_id in {use.id for use in step.uses}:
+            raise NotFound(f"the use {shown(use_id)} is settled already")
+        names = ", ".join(use.id for use in self.open)
+        raise NotFound(f"no use {shown(use_id)} is parked; parked are: {cut(names) or 'none'}")
+
+    async def settle(self, parked: ParkedUse, call: TurnCall) -> ToolResult:
+        """Run the call of a parked use once more, with what it is given, and keep its result.
+
+        Raises what keeps the tool from getting it, such as a middleware; then it stays parked.
+        """
+        assert call.use is not None, "as it was prepared"
+        assert call.given is not None, "as it was prepared"
+        if not any(use is parked for use in self._settleable):
+            raise NotFound(f"the use {shown(parked.id)} is settled already")
+        self._being_settled.append(parked)
+        try:
+            (result,) = await self.run([PreparedUse(call.use, call)])
+        finally:
+            self._being_settled.remove(parked)
+        if result.error is not None and (self.has_ended or not call.given.is_taken):
+            raise result.error
+        if self.state.parked is not None:
+            self.state.parked.settle(parked, result)
+        return result
+
+    def take_results(self) -> list[ToolResult]:
+        """Return the results of the parked step, and forget it. Raises `Unavailable`."""
+        step = self.state.parked
+        if step is None:
+            return []
+        if step.open:
+            names = cut(", ".join(use.id for use in step.open))
+            text = f"uses of the step are parked: settle them first ({names})"
+            raise Unavailable(text, executed="no", retryable=False)
+        self.state.parked = None
+        return step.results
 
     async def _run_batch(
         self, batch: Iterable[PreparedUse], on_result: Callable[[ToolResult], None] | None
@@ -307,6 +385,7 @@ class TurnRuns:
                 await self._stop([call])
             result = self._result_of(use)
             self.results.append(result)
+        self._park([use], [result])
         yield result
 
     def _result_of(self, use: PreparedUse) -> ToolResult:
@@ -323,7 +402,12 @@ class TurnRuns:
         if task is None or not task.done() or task.cancelled():
             error = self._cancellation(call)
             state = "interrupted" if isinstance(error, Cancelled) else state_of(error)
-        elif (raised := task.exception()) is not None:
+        elif isinstance(raised := task.exception(), Parked):
+            state = "parked"
+            if call.interrupted:
+                error = self._cancellation(call)
+                state = "interrupted"
+        elif raised is not None:
             error = _as_room_exception(raised, call)
             state = state_of(error)
         elif not info.streaming:
@@ -359,12 +443,19 @@ class TurnRuns:
         """
         known = self._running | self._waiting
         chosen = [call for call in known if use_id in (None, call.id)]
+        parked = [use for use in self._settleable if use_id in (None, use.id)]
         if (
-            not chosen
+            not (chosen or parked)
             and use_id is not None
             and use_id not in {result.id for result in self.results}
         ):
             raise NotFound(f"the turn has no use {use_id!r}")
+        for use in parked:
+            error = Cancelled("the call was interrupted", executed="no")
+            result = ToolResult(use.id, use.tool, "interrupted", error=error, executed="no")
+            if self.state.parked is not None:
+                self.state.parked.settle(use, result)
+            self.results.append(result)
         await self._stop(chosen)
 
     async def _stop(self, calls: Iterable[TurnCall]) -> None:
@@ -400,6 +491,15 @@ class TurnRuns:
         for call in self._running:
             if call.task is not None and not call.task.done():
                 call.interrupt()
+
+
+def _parked_use(use: PreparedUse) -> ParkedUse | None:
+    """Return what is kept of a use whose call ended as parked."""
+    call = use.call
+    if call is None or call.task is None or not isinstance(error := call.task.exception(), Parked):
+        return None
+    arguments = dict(error.arguments)
+    return ParkedUse(call.id, call.entry.info.name, arguments, arguments != call.arguments)
 
 
 def _as_room_exception(error: BaseException, call: TurnCall) -> RoomException:
@@ -469,6 +569,29 @@ class PreparedCalls:
             use.id, entry, values, options, collected, use=use, judge=self._judge, via=via
         )
         return PreparedUse(use, call)
+
+    def of_parked(self, parked: ParkedUse, result: Chunk | RoomException) -> TurnCall:
+        """Prepare the call of a parked use, with what it is given.
+
+        Raises `NotFound` if the turn has no such tool without code, and `InvalidResult` for what
+        breaks its output schema.
+        """
+        entry = self._tools.of_program(parked.tool)
+        if not entry.dispatch.is_external:
+            raise NotFound(f"{parked.tool} has code in this turn: its uses are not settled")
+        if not isinstance(result, RoomException):
+            entry.check_result(result)
+        arguments = dict(parked.arguments)
+        return TurnCall(
+            parked.id,
+            entry,
+            arguments,
+            _call_options({}, self._defaults),
+            CollectedChunks(parked.tool),
+            sent=arguments if parked.has_changed else None,
+            use=ToolUse(parked.id, parked.tool, arguments),
+            given=Given(result),
+        )
 
     def called(self, use: ToolUse) -> tuple[str, Any]:
         """Return the tool that a use calls and the arguments for it; see `Turn.called`."""

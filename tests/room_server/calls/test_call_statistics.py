@@ -91,7 +91,7 @@ def test_the_record_of_a_call_names_caller_tool_host_and_duration(harness: Obser
     (call,) = event_data["calls"]
     duration_us = call.pop(7)
     assert 349_000 < duration_us < 351_000
-    assert call == ["call-1", ids[0], "t", "run", ids[1], None, "yes", TRACEPARENT, None]
+    assert call == ["call-1", ids[0], "t", "run", ids[1], None, "yes", TRACEPARENT, None, 0, None]
 
 
 def test_a_refused_call_starts_and_ends_without_a_host(harness: ObservedTable) -> None:
@@ -102,7 +102,7 @@ def test_a_refused_call_starts_and_ends_without_a_host(harness: ObservedTable) -
     event_data = harness.event_data(eve)
     assert counts(event_data) == (0, 1, 1, 1)
     card = [alice.participant.id, "alice"]
-    rest = [None, "not_found", "no", 0, TRACEPARENT, None]
+    rest = [None, "not_found", "no", 0, TRACEPARENT, None, 0, None]
     assert event_data["calls"] == [["i" * 64, card, "x" * 64, "y" * 64, *rest]]
 
 
@@ -134,7 +134,9 @@ def test_a_trace_that_is_not_continued_is_not_in_the_record(harness: ObservedTab
     alice, eve = harness.connection("alice", api=ApiScope()), harness.observer()
     frame = Call(1, "c", "t", "run", None, b"\x80", None, TRACEPARENT)
     harness.router.call(harness.room, alice, frame)
-    assert harness.event_data(eve)["calls"][0][5:] == ["permission_denied", "no", 0, None, None]
+    assert harness.event_data(eve)["calls"][0][5:] == [
+        *("permission_denied", "no", 0, None, None, 0, None)
+    ]
 
 
 def test_every_end_of_a_call_decrements_the_calls_in_flight(harness: ObservedTable) -> None:

@@ -98,6 +98,14 @@ class HeldRoom(RouterHarness):
         for _ in range(round(seconds * 10)):
             self.clock.advance(0.1)
 
+    def drain(self, host: Connection, *, is_server: bool) -> None:
+        """Let the host drain, or the server."""
+        if is_server:
+            self.router.is_draining = True
+        else:
+            self.room.state.drain(host.participant)
+        self.router.end_holds_at(host)
+
     def refusal_of_hold(self, host: Connection, dispatch: int | None, **options: Any) -> Any:
         with pytest.raises(RoomException) as refused:
             self.hold(host, dispatch, **options)
@@ -108,6 +116,10 @@ def end_of(connection: Connection) -> tuple[str, str]:
     """Return how the last call of a caller has failed: code and executed."""
     failures = [frame for frame in port_of(connection).sent if isinstance(frame, Failed)]
     return phase(failures[-1])
+
+
+def refusal_of(frame: Any) -> tuple[str, str, bool]:
+    return frame.code, frame.executed, frame.retryable
 
 
 def waited(connection: Connection) -> list[tuple[int, int]]:
@@ -227,6 +239,48 @@ def test_call_within_one_that_stands_still_stands_still_until_that_goes_on(room:
     room.clock.advance(0.2)
     room.clock.advance(0)
     assert room.router.in_flight == 0
+
+
+def observed(connection: Connection) -> tuple[int, list[Any], list[Any]]:
+    """Take the event about calls that an observer was sent: held, holds, how ended calls waited."""
+    data = port_of(connection).take(Event).data
+    ended = [(call[0], round(call[10] / 1e6), call[11]) for call in unpack_body(data["calls"])]
+    return data["held"], unpack_body(data["holds"]), ended
+
+
+@pytest.mark.parametrize("reads_holds", [True, False])
+def test_observer_sees_which_calls_wait_for_how_long_and_how_that_ends(
+    room: HeldRoom, reads_holds: bool
+) -> None:
+    """WATCH-2: also a call around the one that waits, and one whose caller reads no holds."""
+    chain = Chain(room, reads_holds=(True, True, reads_holds))
+    eve = room.connection("eve")
+    run_steps(room.feeds.subscribe(eve, ["calls"]))
+    room.pass_time(0.1)
+    assert observed(eve) == (0, [], [])
+    hold = room.hold(chain.last, chain.dispatch)
+    own = room.hold(chain.last, None, tool="t.run", call_id="own")
+    room.pass_time(0.1)
+    shown = [hold.id, "call-3", "v", "run", "two", "three"]
+    of_own = [own.id, "own", "t", "run", "three", "three"]
+    held, holds, ended = observed(eve)
+    assert (held, [wait[:7] for wait in holds]) == (2, [[*shown, "open"], [*of_own, "open"]])
+    assert holds[0][7] == pytest.approx(1e5)
+    room.pass_time(2.9)
+    room.settle(chain.callers[0], hold)
+    for caller in (chain.last, *reversed(chain.callers[1:])):
+        (dispatch,) = caller.dispatched
+        room.router.answer(caller, Result(dispatch, b"\x91\x00"))
+    room.pass_time(0.1)
+    held, holds, ended = observed(eve)
+    assert (held, [wait[:7] for wait in holds]) == (1, [[*shown, "approved"], [*of_own, "open"]])
+    assert holds[0][7] == pytest.approx(3e6)
+    assert ended == [("call-3", 3, "approved"), ("call-2", 3, None), ("call-1", 3, None)]
+    room.requests.withdraw(own)
+    room.pass_time(0.1)
+    held, holds, ended = observed(eve)
+    assert (held, [wait[6] for wait in holds], ended) == (0, ["cancelled"], [])
+    room.feeds.remove(eve.participant)
 
 
 def test_holds_side_by_side_within_one_call_are_counted(room: HeldRoom) -> None:
@@ -458,6 +512,63 @@ def test_reply_of_a_host_while_it_holds_ends_the_wait_before_the_call(room: Held
     assert [type(frame) for frame in port_of(alice).sent] == [Held, Resumed, Result]
     assert hold.outcome == "cancelled"
     assert phase(port_of(host).take_failed()) == ("cancelled", "no")
+
+
+LEAVING = [
+    ("host", "open", "lost"),
+    ("host", "nested", "lost"),
+    ("host", "entered", "open"),
+    ("host", "approved", "approved"),
+    ("server", "open", "lost"),
+    ("server", "nested", "lost"),
+    ("server", "entered", "open"),
+    ("server", "approved", "approved"),
+]
+
+
+@pytest.mark.parametrize(("who", "stage", "outcome"), LEAVING)
+def test_who_leaves_waits_for_no_person(room: HeldRoom, who: str, stage: str, outcome: str) -> None:
+    """HOLD-18: nor begins to. What was entered goes on; what is nested cannot be made elsewhere."""
+    alice, host, other = room.connection("alice"), room.host("host", "t"), room.host("other", "u")
+    around: dict[str, Any] = {"parent": room.begin(alice, 1, "u.run")} if stage == "nested" else {}
+    caller, retryable = (other, who == "host") if around else (alice, True)
+    hold = room.hold(host, room.begin(caller, 2, **around), entered=stage == "entered")
+    asks_later = room.begin(caller, 3, **around)
+    if stage == "approved":
+        room.settle(alice, hold)
+    port_of(host).sent.clear()
+    room.drain(host, is_server=who == "server")
+    assert hold.outcome == outcome
+    if outcome == "lost":
+        assert [type(frame) for frame in port_of(host).sent] == [Failed, Cancel]
+        resumed, failed = port_of(caller).sent[-2:]
+        assert (type(resumed), *refusal_of(failed)) == (Resumed, "unavailable", "no", retryable)
+    else:
+        assert port_of(host).sent == []
+    assert room.refusal_of_hold(host, asks_later).retryable is retryable
+    assert room.hold(host, asks_later, entered=True).outcome == "open"
+    room.leave(alice)
+    room.clock.advance(0)
+
+
+@pytest.mark.parametrize(("who", "within"), [("host", "open"), ("server", "lost")])
+def test_own_question_ends_with_its_server_and_that_of_no_call_is_to_be_asked_again(
+    room: HeldRoom, who: str, within: str
+) -> None:
+    """HOLD-18."""
+    alice, host = room.connection("alice"), room.host("host", "t")
+    about = {"tool": "files.write", "local": True}
+    dispatch = room.begin(alice, 1)
+    holds = room.hold(host, dispatch, **about), room.hold(host, None, **about)
+    room.drain(host, is_server=who == "server")
+    assert [hold.outcome for hold in holds] == [within, "lost"]
+    assert refusal_of(port_of(host).sent[-1]) == ("unavailable", "no", True)
+    if who == "server":
+        assert refusal_of(port_of(host).sent[0]) == ("unavailable", "no", False)
+        assert room.refusal_of_hold(host, None, **about).retryable
+        assert not room.refusal_of_hold(host, dispatch, **about).retryable
+    room.leave(alice)
+    room.clock.advance(0)
 
 
 QUOTAS: list[tuple[str, int]] = [("MAX_OF_CALLER", 3), ("MAX_OF_HOST", 3), ("MAX_OF_ROOM", 3)]

@@ -24,6 +24,7 @@ from support.clients.raw_client import (
     upgrade_request,
 )
 from support.processes.command_line import CommandLine
+from support.rooms.approvals import person_in
 from support.rooms.unharmed_server import check_call, unharmed_server
 from toolbus import ApiScope, KeyRing, RoomException, Toolkit, tool
 from toolbus.errors import ERRORS
@@ -132,6 +133,33 @@ async def test_metrics_count_participants_and_call_outcomes() -> None:
         "toolbus_calls_total tool_failed": 1,
     }
     assert before["toolbus_calls_total ok"] == 1  # of a bystander
+
+
+@tool(approval=True)
+async def pay() -> str:
+    """Pay."""
+    return "paid"
+
+
+async def test_waits_for_persons_are_counted_and_measured_by_their_outcome() -> None:
+    async with running_server() as server, server.room("ann") as ann, server.room("bob") as bob:
+        async with bob.host(Toolkit("mine", [pay]), public=True), person_in(ann) as person:
+            for answer in (ann.approve, ann.deny):
+                call = asyncio.ensure_future(ann.call("mine.pay"))
+                hold = await person.asked()
+                assert (await numbers_at(server.url))["toolbus_holds_open"] == 1
+                await answer(hold)
+                await asyncio.gather(call, return_exceptions=True)
+                await person.settled()
+            found = await numbers_at(server.url)
+    changed = {name: value for name, value in found.items() if "hold" in name and value}
+    assert 0 < changed.pop("toolbus_hold_duration_seconds_sum approved") < 60
+    assert 0 < changed.pop("toolbus_hold_duration_seconds_sum denied") < 60
+    for end in ("approved", "denied"):
+        assert changed.pop(f"toolbus_holds_settled_total {end}") == 1
+        assert changed.pop(f"toolbus_hold_duration_seconds_count {end}") == 1
+        assert changed.pop(f"toolbus_hold_duration_seconds_bucket +Inf {end}") == 1
+    assert {name.split()[-1] for name in changed} == {"approved", "denied"}
 
 
 async def test_calls_in_flight_and_dropped_replies_are_counted() -> None:

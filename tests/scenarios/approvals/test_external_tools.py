@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from toolbus import (
     ToolContext,
     Toolkit,
 )
-from toolbus.errors import ApprovalDenied, ApprovalExpired, HostLost, Unavailable
+from toolbus.errors import ApprovalDenied, ApprovalExpired, HostLost, TooLarge, Unavailable
 from toolbus_server.testing import TestServer
 
 TEXT = {"properties": {"text": {"type": "string"}}, "required": ["text"]}
@@ -89,6 +90,23 @@ async def test_answer_of_a_person_is_the_result_of_the_call(
         assert seen == [("answer", "open"), ("", "answered")]
     (record,) = records.calls()
     assert (record.tool, record.executed) == ("desk.review", "yes")
+
+
+async def test_file_of_an_answer_is_read_and_a_large_one_refused(
+    server: TestServer, tmp_path: Path
+) -> None:
+    for name, size in (("small", 1_000), ("large", 300_000)):
+        (tmp_path / name).write_bytes(bytes(size))
+    async with reviewing(server) as (ann, person, _):
+        call = calling(ann)
+        hold = await person.asked()
+        with pytest.raises(TooLarge, match="as a link"):
+            await ann.answer(hold, FileChunk.from_path(tmp_path / "large"))
+        with pytest.raises(FileNotFoundError):
+            await ann.answer(hold, FileChunk.from_path(tmp_path / "missing"))
+        await ann.answer(hold, FileChunk.from_path(tmp_path / "small"))
+        answered = await call
+        assert (answered.name, answered.data) == ("small", bytes(1_000))
 
 
 async def test_answer_is_held_to_the_output_schema(server: TestServer) -> None:

@@ -10,6 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 
 from support.rooms.approvals import Person, person_in
 from toolbus import (
@@ -17,6 +19,7 @@ from toolbus import (
     CallNext,
     Chunk,
     FileChunk,
+    HoldInfo,
     Permissions,
     Records,
     RemoteToolkit,
@@ -33,7 +36,7 @@ from toolbus.errors import (
     PermissionDenied,
     TooLarge,
 )
-from toolbus.middlewares import Retry
+from toolbus.middlewares import Metrics, Retry, TimeLimit
 from toolbus.wire import pack_body
 from toolbus_server.testing import TestServer
 
@@ -236,6 +239,49 @@ async def test_denied_and_expired_calls_do_not_run_whatever_a_middleware_tries(
     assert (record.decision, record.decided_by, record.executed) == (*by, "no")
 
 
+async def answer(ann: RoomClient, hold: HoldInfo, kind: str) -> None:
+    if kind == "denied":
+        await ann.deny(hold, "too much")
+    elif kind != "expired":
+        changed = {"path": "a", "text": "c"} if kind == "changed" else None
+        await ann.approve(hold, changed, True if kind == "always" else None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("approved", ("approved", "ann", "", "")),
+        ("changed", ("changed", "ann", "", "")),
+        ("always", ("approved", "ann", "", "exactly these arguments")),
+        ("denied", ("denied", "ann", "too much", "")),
+        ("expired", ("expired", "", "", "")),
+        ("cancelled", ("", "", "", "")),
+    ],
+)
+async def test_record_of_the_host_says_who_decided_what_and_when(
+    server: TestServer, kind: str, expected: tuple[str, ...]
+) -> None:
+    records = Records.memory()
+    write = Written().tool(approval=True, approval_timeout_s=0.1 if kind == "expired" else 60)
+    async with hosted(server, write, records=records) as (ann, person, _):
+        call = calling(ann)
+        hold = await person.asked()
+        if kind == "cancelled":
+            call.cancel()
+        else:
+            await answer(ann, hold, kind)
+        await asyncio.wait([call])
+    (record,) = records.calls()
+    found = (record.settled, record.settled_by, record.settled_reason, record.granted)
+    assert found == expected
+    assert 0 < record.waited_s <= record.duration_s
+    if record.settled:
+        assert record.settled_at is not None
+        assert record.waited_s <= record.settled_at - record.started_at + 0.01
+    else:
+        assert record.settled_at is None
+
+
 async def test_call_that_a_rule_denies_since_it_was_asked_about_does_not_run(
     server: TestServer,
 ) -> None:
@@ -376,6 +422,28 @@ def failing(wrote: list[str], times: int) -> Callable[..., Any]:
         return path
 
     return write
+
+
+async def test_duration_that_metrics_measure_contains_the_wait(server: TestServer) -> None:
+    """Also inside of a middleware whose own time stands still."""
+    reader, records = InMemoryMetricReader(), Records.memory()
+    measured = Metrics(MeterProvider([reader]))
+    options: dict[str, Any] = {"middlewares": [TimeLimit(60), measured], "records": records}
+    async with hosted(server, Written().tool(approval=True), **options) as (ann, person, _):
+        call = calling(ann)
+        await ann.approve(await person.asked())
+        await call
+    found = reader.get_metrics_data()
+    assert found is not None
+    sums = {
+        metric.name: point.sum
+        for resource in found.resource_metrics
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        for point in metric.data.data_points
+        if isinstance(point, HistogramDataPoint)
+    }
+    assert sums["gen_ai.execute_tool.duration"] >= records.calls()[0].waited_s
 
 
 async def test_approval_covers_further_attempts_with_the_same_arguments(

@@ -320,6 +320,10 @@ async def test_host_says_whether_it_would_ask_a_person(
         async with ops.host(Toolkit("shell", [wipe], policy=policy)):
             found = await ann.assess("shell.wipe", {})
             explained = await ann.explain("shell.wipe", {})
+            without_arguments = await ann.explain("shell.wipe")
+    assert explained.asks == found.asks
+    by_flag = "the tool asks that a person approves each call" if approval else ""
+    assert without_arguments.asks == by_flag
     for words, said in ((asks, found.asks), (refusal, found.refusal)):
         assert said.startswith(words)
         assert bool(said) is bool(words)

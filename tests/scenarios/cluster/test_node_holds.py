@@ -26,6 +26,7 @@ from toolbus import (
     ToolContext,
     Toolkit,
     Turn,
+    WaitingCall,
     tool,
 )
 from toolbus.errors import (
@@ -109,6 +110,29 @@ async def error_of(call: asyncio.Task[Any], kind: type[RoomException]) -> RoomEx
     with pytest.raises(kind) as caught:
         await call
     return caught.value
+
+
+async def test_monitor_at_a_third_node_sees_the_wait_and_how_it_ended(stage: Stage) -> None:
+    """WATCH-2."""
+    async with stage.servers[2].room("eve") as eve, eve.watch_calls() as reports:
+        call = stage.calling()
+        hold = await stage.carol.asked()
+        while not (report := await anext(reports)).held:
+            pass
+        (waiting,) = report.waiting
+        assert (waiting.hold_id, waiting.call_id, waiting.is_open) == (hold.id, hold.call_id, True)
+        assert (waiting.caller, waiting.host) == ("ann", "host")
+        await stage.carol.room.deny(hold, "no")
+        await asyncio.wait([call])
+        settled = list[WaitingCall]()
+        while not report.calls:
+            report = await anext(reports)
+            settled += [wait for wait in report.waiting if not wait.is_open]
+        assert [(wait.hold_id, wait.outcome) for wait in settled] == [(hold.id, "denied")]
+        (ended,) = report.calls
+        assert (ended.code, ended.outcome, report.held) == ("approval_denied", "denied", 0)
+        assert 0 < ended.held_s <= ended.duration_s
+        await error_of(call, ApprovalDenied)
 
 
 async def test_approver_elsewhere_sees_what_would_run_and_changes_it(stage: Stage) -> None:
@@ -209,6 +233,25 @@ async def test_clocks_of_all_calls_around_stand_still_at_every_node(stage: Stage
     assert not call.done()
     await stage.carol.room.approve(hold)
     assert await call == "outer a"
+
+
+async def test_call_that_comes_back_to_the_node_of_its_caller_stops_both_there(
+    stage: Stage,
+) -> None:
+    """The caller and the host that asks are at the first node, the tool between them elsewhere."""
+    async with stage.servers[0].room("near") as near:
+        await until_listed(near, "between")
+        call = asyncio.create_task(near.invoke("between.outer", ARGUMENTS, timeout_s=0.4))
+        hold = await stage.carol.asked()
+        await asyncio.wait([call], timeout=0.6)
+        assert not call.done()
+        await stage.carol.room.approve(hold)
+        assert (await call).value == "outer a"
+        call = asyncio.create_task(near.invoke("between.outer", ARGUMENTS))
+        await stage.carol.settled()
+        await stage.carol.asked()
+        call.cancel()
+        assert (await stage.carol.settled()).outcome == "cancelled"
 
 
 async def test_call_that_its_caller_cancels_is_listed_nowhere(stage: Stage) -> None:
@@ -317,13 +360,10 @@ async def test_node_that_ends_while_a_call_waits_ends_what_needs_it(
     hold = await stage.carol.asked()
     place = {"host": 0, "caller": 1, "approver": 2}[gone]
     await stage.servers[place].server.stop()
-    if gone == "host":
-        assert (await stage.carol.settled()).outcome in ("cancelled", "lost")
+    if gone != "approver":
+        assert (await stage.carol.settled()).outcome == "lost"
         error = await error_of(call, RoomException)
         assert (error.executed, error.retryable) == ("no", True)
-    elif gone == "caller":
-        assert (await stage.carol.settled()).outcome == "cancelled"
-        call.cancel()
     else:
         async with stage.servers[1].room("dan", api=APPROVER) as dan:
             await dan.approve(hold.id)

@@ -176,7 +176,7 @@ async def test_a_call_waits_until_it_is_approved_with_these_very_bytes(server: T
         changes: dict[str, Any] = {"arguments": pack_body({"text": odd}), "rules": pack_body([])}
         assert await ask(alice, settle_of(id, **changes)) == {"outcome": "approved"}
         decision = await decision_of(host, request)
-        assert decision == {"outcome": "approved", "by": decision["by"], **changes}
+        assert decision == {"outcome": "approved", "hold": id, "by": decision["by"], **changes}
         assert decision["by"] == hold["caller"]
         answer(host, dispatch)
         assert isinstance(await alice.reply_to(7), Result)

@@ -22,6 +22,7 @@ from support.clients.raw_requests import (
     toolkit_of,
 )
 from support.processes.host_process import host_process
+from support.rooms.approvals import person_in
 from support.rooms.call_watching import OBSERVER, Sum
 from support.rooms.server_state import is_watched
 from support.rooms.unharmed_server import check_call, unharmed_server
@@ -121,6 +122,42 @@ async def test_a_monitor_gets_every_call_of_its_room_without_arguments_and_resul
         eve.send_frame(call_of("hidden.run", 8, participant="bob"))
         reply = await eve.reply_to(8)
         assert getattr(reply, "code", None) == "not_found"
+
+
+async def test_a_monitor_sees_for_how_long_a_call_waits_for_a_person_and_how_that_ends(
+    server: TestServer,
+) -> None:
+    """WATCH-2."""
+
+    @tool(approval=True)
+    async def pay() -> str:
+        return "paid"
+
+    async with (
+        server.room("bob") as bob,
+        bob.host(Toolkit("payments", [pay]), public=True),
+        server.room("ann") as ann,
+        server.room("eve", api=OBSERVER) as eve,
+        eve.watch_calls() as stream,
+        person_in(ann) as person,
+    ):
+        async with asyncio.timeout(60):
+            calling = asyncio.ensure_future(ann.call("payments.pay"))
+            hold = await person.added()
+            while not (report := await anext(stream)).held:
+                pass
+            (waiting,) = report.waiting
+            assert (report.in_flight, report.held, waiting.is_open) == (1, 1, True)
+            assert (waiting.hold_id, waiting.call_id) == (hold.id, hold.call_id)
+            assert (waiting.toolkit, waiting.tool) == ("payments", "pay")
+            assert (waiting.caller, waiting.host) == ("ann", "bob")
+            await ann.deny(hold, "a secret")
+            await asyncio.wait([calling])
+            while not (report := await anext(stream)).calls:
+                assert "a secret" not in repr(report)
+            (call,) = report.calls
+    assert (report.held, call.code, call.outcome) == (0, "approval_denied", "denied")
+    assert waiting.held_s < call.held_s <= call.duration_s
 
 
 async def test_a_killed_host_ends_calls_in_flight_for_a_watcher_that_joined_during_the_call(

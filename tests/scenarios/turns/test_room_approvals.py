@@ -133,6 +133,21 @@ async def test_question_of_an_agent_is_for_its_asker_whose_time_stands_still() -
     ]
 
 
+async def test_record_of_the_turn_and_that_of_a_toolkit_of_its_own_say_who_decided() -> None:
+    """The policy of that toolkit asks by the turn, which has asked already."""
+    records, of_own = Records.memory(), Records.memory()
+    own = Post().toolkit("own", approval=True, policy=Permissions(), records=of_own)
+    async with lab(records=records, always=[own]) as room:
+        asking = ask(room, "post.send", "own.send")
+        for _ in range(2):
+            await room.person.room.approve(await room.person.asked())
+            await room.person.settled()
+        assert (await asking).value == ["0", "0"]
+    for call in (*records.calls(), *of_own.calls()):
+        assert (call.settled, call.settled_by) == ("approved", "ann")
+    assert len(records.calls() + of_own.calls()) == 3
+
+
 async def test_what_was_shown_are_the_very_bytes_that_the_host_is_sent() -> None:
     async with lab(Post().toolkit(approval=True)) as room:
         asking = ask(room, "post.send")

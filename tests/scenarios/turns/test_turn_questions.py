@@ -13,6 +13,7 @@ from toolbus import (
     ExternalTool,
     HeldCall,
     Permissions,
+    Records,
     ToolContext,
     ToolFailed,
     Toolkit,
@@ -48,13 +49,15 @@ async def hang(_: ToolQuestion) -> None:
 
 
 async def test_function_answers_what_tools_of_a_turn_ask() -> None:
-    async with Turn(None, always=[DESK], answer=large) as turn:
+    records = Records.memory()
+    async with Turn(None, always=[DESK], answer=large, records=records) as turn:
         assert await turn.call("desk.order") == "ordered large"
     for answer, code in ((refuse, "approval_denied"), (None, "unavailable")):
-        async with Turn(None, always=[DESK], answer=answer) as turn:
+        async with Turn(None, always=[DESK], answer=answer, records=records) as turn:
             with pytest.raises(ToolFailed) as failed:
                 await turn.call("desk.order")
             assert (failed.value.details["code"], failed.value.executed) == (code, "yes")
+    assert [call.settled for call in records.calls()] == ["", "denied", "answered"]
     async with Turn(None, always=[DESK]) as turn:
         with pytest.raises(Unavailable, match="answer=") as refused:
             await turn.call("desk.review")
@@ -79,12 +82,13 @@ async def test_time_of_a_call_stands_still_while_a_function_answers() -> None:
 )
 async def test_room_answers_what_tools_of_a_turn_ask(options: dict[str, Any]) -> None:
     held: list[HeldCall] = []
+    records = Records.memory()
     async with (
         running_server() as server,
         server.room("ann") as ann,
         server.room("ann") as beside,
         person_in(beside) as person,
-        Turn(ann, always=[DESK], purpose="to try it", **options) as turn,
+        Turn(ann, always=[DESK], purpose="to try it", records=records, **options) as turn,
     ):
         call = asyncio.ensure_future(turn.invoke("desk.order", {}, on_held=held.append))
         hold = await person.asked()
@@ -94,6 +98,8 @@ async def test_room_answers_what_tools_of_a_turn_ask(options: dict[str, Any]) ->
         await beside.answer(hold, "small")
         assert (await call).value == "ordered small"
     assert [(waits.kind, waits.outcome) for waits in held] == [("answer", "open"), ("", "answered")]
+    (record,) = records.calls()
+    assert (record.settled, record.settled_by) == ("answered", "ann")
 
 
 @pytest.mark.parametrize(

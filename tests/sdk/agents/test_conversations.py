@@ -175,7 +175,7 @@ async def test_state_of_10_mib_goes_on_with_what_fits() -> None:
 
 async def test_agent_tells_what_it_dropped_and_refuses_what_it_cannot_read() -> None:
     old = AgentState(conversation=[{"role": "user"}], adapter="anthropic").to_json()
-    store = States(old=old, newer='{"version": 6}')
+    store = States(old=old, newer='{"version": 7}')
     model = PreparedModel("hello")
     agent = Agent(None, model, store=store, available=False, max_conversation_bytes=400)
 
@@ -203,7 +203,7 @@ async def test_agent_tells_what_it_dropped_and_refuses_what_it_cannot_read() -> 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ('{"version": 6, "conversation": [], "more": 1}', "a newer toolbus wrote this state"),
+        ('{"version": 7, "conversation": [], "more": 1}', "a newer toolbus wrote this state"),
         ('{"version": 4, "conversation": [', "not JSON"),
         ("[" * 100_000, "not JSON"),
         ('{"version": 4, "conversation": 7}', "must be a list, not 7"),

@@ -18,8 +18,12 @@ from toolbus import Toolkit, tool
 async def add(customer: str, count: int = 1) -> str:
     raise AssertionError("this never runs")
 
+@tool(approval=True)
+async def pay() -> str:
+    raise AssertionError("this never runs")
+
 def carts():
-    return Toolkit("carts", [add])
+    return Toolkit("carts", [add, pay])
 """
 
 
@@ -41,6 +45,16 @@ def test_explain_names_the_host_and_runs_nothing(toolbus: CommandLine) -> None:
     assert "the only host, and later calls of the same affinity go to it too" in outcome.out
     facts = toolbus.value_here("call", "carts.add", "customer=7", "--explain", "--json")
     assert (facts["would_run"], facts["host"]["name"], facts["affinity"]) == (True, "bob", True)
+
+
+def test_explain_says_that_a_person_would_be_asked(toolbus: CommandLine) -> None:
+    shown = toolbus.run_here("call", "carts.pay", "--explain").out
+    text = "  a person would be asked first: the tool asks that a person approves each call"
+    assert text in shown.splitlines()
+    assert toolbus.value_here("call", "carts.pay", "--explain", "--json")["asks"]
+    assert (
+        toolbus.value_here("call", "carts.add", "customer=7", "--explain", "--json")["asks"] == ""
+    )
 
 
 def test_assess_shows_what_the_tool_says_and_runs_nothing(toolbus: CommandLine) -> None:

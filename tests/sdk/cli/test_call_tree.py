@@ -50,7 +50,7 @@ def record(call: EndedCall, at_ms: float, took_ms: float, **more: Any) -> CallRe
 def lines(known: CallFacts) -> list[tuple[Any, ...]]:
     """Depth, part, tool, who, duration, and what is said of it."""
     always = ("depth", "part", "tool", "who", "duration_ms")
-    shown = ("attempt", "refusals", "code", "note")
+    shown = ("attempt", "refusals", "code", "outcome", "note")
     return [
         (*(line[name] for name in always), *(line[name] for name in shown if line[name]))
         for line in tree_as_json(known, call_tree(known), [])["lines"]
@@ -130,6 +130,33 @@ def test_records_tell_the_times_of_hosts_and_place_the_server_around_them() -> N
         if node.span.known == "times"
     ]
     assert starts == [0, 1.6, 2, 3.5, 4]
+
+
+def test_wait_for_a_person_is_below_the_host_that_asked() -> None:
+    count = nested("n", "count")
+    at = START_NS / 1e9
+    waited = {
+        "waited_s": 0.004,
+        "settled": "approved",
+        "settled_by": "eve",
+        "settled_at": at + 7e-3,
+    }
+    known = facts(
+        *(count, OF_PLAN),
+        records=[record(OF_PLAN, 2, 8, **waited), record(count, 4, 1, waited_s=1e-3)],
+    )
+    assert lines(known)[2:] == [
+        (2, "host", "trips.plan", "bob", 8.0),
+        (3, "hold", "trips.plan", "eve", 4.0, "approved"),
+        (3, "server", "words.count", "", 2.0),
+        (4, "host", "words.count", "eve", 1.0),
+        (5, "hold", "words.count", "", 1.0),
+    ]
+    drawn = draw_lines(call_tree(known))
+    assert "outcome=approved" in drawn[3]
+    assert "|" not in drawn[-1]  # cancelled: it is not known when
+    held = replace(OF_PLAN, held_s=0.006, outcome="denied")
+    assert lines(facts(held))[-1] == (3, "hold", "trips.plan", "", 6.0, "denied")
 
 
 def test_server_is_around_its_host_where_the_caller_reads_the_result_late() -> None:

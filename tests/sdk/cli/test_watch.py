@@ -30,7 +30,11 @@ async def wait() -> str:
     import asyncio
     await asyncio.Event().wait()
 
-sums = Toolkit("sums", [add, fail, wait])
+@tool(approval=True)
+async def pay() -> str:
+    return "paid"
+
+sums = Toolkit("sums", [add, fail, wait, pay])
 """
 QUICK = ("--interval", "0.2")
 
@@ -126,6 +130,19 @@ def test_pipe_receives_lines_of_changes(toolbus: CommandLine) -> None:
         line_until(watch, r" error sums\.nope  not_found  executed no  ann to no host$")
         outcome = watch.end(signal.SIGINT)
     assert (outcome.code, outcome.err) == (0, "")
+
+
+def test_pipe_receives_a_line_of_a_call_that_waits_for_a_person_and_of_its_end(
+    toolbus: CommandLine,
+) -> None:
+    with toolbus.start("watch", *QUICK, "--name", "eve") as watch:
+        with toolbus.start("call", "sums.pay", "--name", "ann") as call:
+            line_until(watch, r"in flight 1  waiting for a person 1  ")
+            line_until(watch, r" sums\.pay  waits for a person, .* now  ann to bob$")
+            (hold,) = toolbus.value_here("approvals", "--json", "--name", "ann")
+            toolbus.run_here("approvals", "approve", hold["id"], "--name", "ann")
+            line_until(watch, r" sums\.pay  approved after .*  ann to bob$")
+            assert call.ended().code == 0
 
 
 def test_sigterm_exits_with_0(toolbus: CommandLine) -> None:

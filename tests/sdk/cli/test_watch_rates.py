@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from toolbus import CallReport, EndedCall, RoomEvent
+from toolbus import CallReport, EndedCall, RoomEvent, WaitingCall
 from toolbus.cli.watch_display import RoomSnapshot, as_json, as_lines, as_screen, roster_lines
 from toolbus.cli.watched_room import MAX_DURATIONS, MAX_ROWS, WINDOW_S, CallRates, Roster
 from toolbus.room.participants import ParticipantInfo
@@ -22,6 +22,8 @@ TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 TRACEPARENT = f"00-{TRACE}-00f067aa0ba902b7-01"
 CALL = EndedCall("c", "ann", "p1", "words", "count", "bob", "p2", None, "yes", 0.010, None)
 LOST = replace(CALL, code="host_lost", executed="maybe", duration_s=1.0, trace_id=TRACE)
+
+WAITING = WaitingCall("h", "c", "words", "count", "ann", "bob", "open", 2.0)
 
 
 def report(*calls: EndedCall, in_flight: int = 0, **more: Any) -> CallReport:
@@ -43,13 +45,18 @@ def rates_of(*events: CallReport, at: float = 5.0) -> CallRates:
 def test_events_with_fields_of_a_newer_or_an_older_release_are_read() -> None:
     """WATCH-2."""
     good = ["c", ["p1", "ann"], "words", "count", ["p2", "bob"], None, "yes", 10_000, None, "p"]
-    good.append("new")
+    good += [4_000, "approved", "new"]
     bad = ["d", ["p1", "ann"], "x", "y", None, "not_found", "no", 0, TRACEPARENT]
     data = {"in_flight": 2, "started": 3, "ended": 2, "failed": 1, "calls": pack_body([good, bad])}
-    read = CallReport.from_wire({**data, "later": 1})
+    wait = ["h", "c", "words", "count", "ann", "bob", "open", 2_000_000]
+    holds = {"held": 1, "holds": pack_body([[*wait, "new"]])}
+    assert CallReport.from_wire(data).waiting == ()
+    read = CallReport.from_wire({**data, **holds, "later": 1})
+    assert (read.held, read.waiting) == (1, (WAITING,))
     assert (read.in_flight, read.started, read.ended, read.failed) == (2, 3, 2, 1)
     refused = EndedCall("d", "ann", "p1", "x", "y", None, None, "not_found", "no", 0.0, TRACE)
-    assert read.calls == (replace(CALL, parent_id="p"), refused)
+    held = replace(CALL, parent_id="p", held_s=0.004, outcome="approved")
+    assert read.calls == (held, refused)
 
 
 @pytest.mark.parametrize("traceparent", ["", "00-x", f"00-{'0' * 32}-{'0' * 16}-01", "x" * 55])
@@ -70,6 +77,12 @@ def test_rates_cover_the_time_watched_then_the_window() -> None:
     assert rates.total(14.9).failed_per_s == 1 / WINDOW_S
     assert rates.rows(15.0) == []
     assert rates.total(15.0).calls_per_s == 0
+
+
+def test_percentiles_are_without_the_time_of_persons() -> None:
+    held = replace(CALL, duration_s=60.01, held_s=60.0)
+    (row,) = rates_of(report(held)).rows(5.0)
+    assert row.p99_s == pytest.approx(0.01)
 
 
 def test_percentiles_cover_calls_that_reached_a_host() -> None:
@@ -192,6 +205,10 @@ def snapshot_of(rates: CallRates, now: float = 5.0, **more: Any) -> RoomSnapshot
         rows=rates.rows(now),
         errors=[(error, now - error.at) for error in rates.errors],
         new_errors=rates.take_errors(),
+        held=rates.held,
+        waiting=[(wait, now - wait.at) for wait in rates.waiting],
+        settled=rates.settled(now),
+        new_settled=rates.take_settled(),
     )
     return replace(snapshot, **more)
 
@@ -241,6 +258,30 @@ def test_json_has_the_same_values() -> None:
     assert (error["code"], error["executed"], error["trace_id"]) == ("host_lost", "maybe", TRACE)
     nothing = as_json(snapshot_of(CallRates(0.0), participants=None, toolkits=None))
     assert (nothing["participants"], nothing["toolkits"], nothing["in_flight"]) == (None,) * 3
+
+
+def test_waits_for_persons_are_shown_with_their_time_and_then_with_their_outcome() -> None:
+    denied = replace(WAITING, outcome="denied\n", held_s=3.0)
+    own = replace(WAITING, caller="bob")
+    rates = rates_of(report(held=9, waiting=(denied, WAITING, own)))
+    snapshot = snapshot_of(rates, now=8.0)
+    shown = [
+        "in flight 0  waiting for a person 9  0.0 calls/s  0.0 errors/s",
+        "words.count  waits for a person, 5.0 s now  ann to bob",
+        "words.count  waits for a person, 5.0 s now  bob",
+        "7 more wait for a person",
+        r"words.count  denied\n after 3.0 s  ann to bob",
+    ]
+    assert text_after_clock(list(as_lines(snapshot))) == shown
+    assert all(line in screen(snapshot) for line in shown)
+    value = as_json(snapshot)
+    assert (value["held"], [wait["held_s"] for wait in value["waiting"]]) == (9, [5.0, 5.0])
+    assert [wait["outcome"] for wait in value["settled"]] == ["denied\n"]
+    rates.add(report(), 9.0)
+    later = snapshot_of(rates, now=9.0)
+    assert text_after_clock(list(as_lines(later))) == ["in flight 0  0.0 calls/s  0.0 errors/s"]
+    assert shown[-1] in screen(later)
+    assert shown[-1] not in screen(snapshot_of(rates, now=15.0))
 
 
 def test_screen_shows_rows_errors_and_the_complete_trace_id() -> None:

@@ -162,6 +162,28 @@ async def test_time_of_the_tool_stands_still_until_its_call_has_a_place(
     server.cancel(2)
 
 
+async def test_host_that_drains_waits_for_calls_that_run_and_not_for_persons(
+    host_stage: HostStage,
+) -> None:
+    """HOLD-18."""
+    gated = Gated()
+    server = host_stage.server(gated.tool())
+    server.dispatch(1, "write", number=1)
+    server.dispatch(2, "write", number=2)
+    await until_asked(server, 1, 2)
+    async with asyncio.timeout(60):
+        await server.runner.idle()
+    server.approve(1)
+    assert await gated.began.get() == 1
+    draining = asyncio.create_task(server.runner.idle())
+    assert await server.is_quiet()
+    assert not draining.done()
+    gated.gate.release()
+    await draining
+    assert await server.answer() == 1
+    server.cancel(2)
+
+
 async def test_what_cannot_be_asked_ends_the_call_and_gives_its_place_back(
     host_stage: HostStage,
 ) -> None:

@@ -13,6 +13,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from support.parts.wrapped_calls import REMOTE, Scripted, execute, person, run_chain
+from toolbus import ExternalTool, ToolUse, Turn
 from toolbus.chunks.chunk_types import TextChunk
 from toolbus.errors import HostLost, NoHost, RoomException
 from toolbus.middlewares import Log, Metrics, OutputLimit
@@ -142,6 +143,18 @@ async def test_metrics_count_and_time_calls_by_tool_and_outcome(
     assert (calls.value, calls.attributes) == (1, outcome)
     assert (duration.count, duration.attributes) == (1, outcome)
     assert (active.value, active.attributes) == (0, tool)
+    provider.shutdown()
+
+
+async def test_parked_call_is_counted_as_no_error() -> None:
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    kit = Toolkit("kit", [ExternalTool("ask", {})], middlewares=[Metrics(provider)])
+    async with Turn(None, always=[kit]) as turn:
+        await turn.run([ToolUse("1", "kit.ask")])
+    [calls] = points(reader)["toolbus.tool.calls"]
+    assert calls.attributes["toolbus.outcome"] == "parked"
+    assert "error.type" not in calls.attributes
     provider.shutdown()
 
 

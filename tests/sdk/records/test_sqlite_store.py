@@ -15,7 +15,7 @@ import pytest
 
 from toolbus import sqlite_files
 from toolbus.records import sqlite_file
-from toolbus.records.call_record import CallFilter, CallRecord
+from toolbus.records.call_record import CallFilter, CallRecord, Settlement
 from toolbus.records.records import MemoryStore, Records
 from toolbus.records.sqlite_file import RecordsUnavailable, SqliteStore
 
@@ -27,6 +27,7 @@ for number in range(int(sys.argv[2])):
     with records.recording(f"kit.t{number}"):
         pass
 """
+OLDER = Path(__file__).parents[2] / "saved_files/records.sql"
 FULL = """
 import resource
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
@@ -89,6 +90,26 @@ def test_records_outlive_the_program_in_a_file_of_its_user_alone(path: Path) -> 
         assert again.calls(since=2e9) == again.calls(who="bob") == again.calls(tool="a") == []
     assert sqlite_file.read_calls(path, CallFilter(), 10) == [record]
     assert list(path.parent.iterdir()) == [path]
+
+
+def test_file_of_an_older_release_is_read_as_it_is_and_shared_with_that_release(
+    path: Path,
+) -> None:
+    with closing(sqlite3.connect(path)) as older:
+        older.executescript(OLDER.read_text(encoding="utf-8"))
+    before = sqlite_file.read_calls(path, CallFilter(), 10)
+    assert [(call.decided_by, call.settled, call.settled_at) for call in before] == [
+        ("person", "", None)
+    ] * 2
+    with Records.sqlite(path, days=99_999) as records, closing(sqlite3.connect(path)) as older:
+        with records.recording("kit.a") as recording:
+            recording.settle(Settlement("denied", "ann", "too much"), 61.0)
+        older.execute("INSERT INTO calls (tool, started_at) VALUES ('kit.b', 1)")
+        older.commit()
+        new, *same, of_older = records.calls()
+    assert same == before
+    assert (new.settled, new.settled_by, new.settled_reason) == ("denied", "ann", "too much")
+    assert (new.waited_s, of_older.settled, of_older.settled_at) == (61.0, "", None)
 
 
 def test_processes_share_one_file_and_write_all_before_they_end(path: Path) -> None:

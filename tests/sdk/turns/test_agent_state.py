@@ -10,6 +10,9 @@ import pytest
 from toolbus import AgentState, GrantedRule, InvalidArguments
 from toolbus.turns.agent_state import DefinitionKey
 
+RESULT = (
+    '{{"is": "result", "id": "", "tool": "", "state": "ok", "executed": "no", "chunks": ["{}"]}}'
+)
 GRANTED = '{"tool": "a.b", "own_name": "a.b", "principal": "alice"}'
 
 
@@ -78,7 +81,14 @@ def test_state_is_the_same_after_it_was_saved_and_read() -> None:
         (7, ""),
         ("[]", ""),
         ("{}", "/version"),
-        ('{"version": 6, "state": {}, "more": 1}', "/version"),
+        ('{"version": 7, "state": {}, "more": 1}', "/version"),
+        ('{"version": 5, "parked": null}', "/parked"),
+        ('{"version": 6, "parked": 7}', "/parked"),
+        ('{"version": 6, "parked": {"uses": [], "more": 1}}', "/parked"),
+        ('{"version": 6, "parked": {"uses": [{"is": "open", "id": "1"}]}}', "/parked"),
+        ('{"version": 6, "parked": {"uses": [], "progress": {"steps": -1}}}', "/parked"),
+        (f'{{"version": 6, "parked": {{"uses": [{RESULT.format("gA==")}]}}}}', "/parked"),
+        (f'{{"version": 6, "parked": {{"uses": [{RESULT.format("?")}]}}}}', "/parked"),
         ('{"version": 0}', "/version"),
         ('{"version": 3, "adapter": ""}', "/adapter"),
         ('{"version": 4, "adapter": null}', "/adapter"),

@@ -135,7 +135,7 @@ class Desk:
         self.permissions = TurnPermissions(given, self.state.rules)
         approvals = ApprovalQueue(self.approve, self.approval_timeout_s)
         self.judge = CallJudge(self.permissions, approvals, facts)
-        self.runs = TurnRuns(facts, self.middlewares, None, self.records)
+        self.runs = TurnRuns(facts, self.middlewares, None, self.records, None, self.state)
 
     def use(self, command: Any, use_id: str) -> PreparedUse:
         use = ToolUse(use_id, "shell.run", {"command": command})
@@ -197,6 +197,13 @@ async def test_what_nothing_decides_is_asked_and_what_only_reads_is_not() -> Non
         "1": ("allowed", "person"),
         "2": ("denied", "person"),
         "3": ("denied", 'rule deny shell.run "rm"'),
+    }
+    settled = {each.call_id: (each.settled, each.settled_reason) for each in records.calls()}
+    assert settled == {
+        "0": ("", ""),
+        "1": ("approved", ""),
+        "2": ("denied", "not today"),
+        "3": ("", ""),
     }
     question = next(each for each in person.asked if each.arguments["command"] == "make")
     assert (question.use.id, question.tool.name) == ("1", "shell.run")

@@ -18,6 +18,7 @@ from typing import Any
 
 from support.patience import PATIENCE_S
 from support.processes.launch import clean_environment
+from support.processes.server_process import ServerProcess
 from toolbus import HeldCall, RoomClient, RoomException, Toolkit, tool
 from toolbus_server.testing import TestServer
 
@@ -29,16 +30,21 @@ def tell(value: Any) -> None:
     sys.stdout.flush()
 
 
+@tool(approval=True)
+async def write(path: str, text: str) -> str:
+    """Write into a witness file what ran."""
+    with Path(os.environ[WITNESS]).open("a") as witness:  # noqa: ASYNC230 - a line of a test
+        witness.write(f"{path}: {text}\n")
+    return f"wrote {path}"
+
+
+FILES = Toolkit("files", [write])
+"""For `toolbus host` too."""
+
+
 async def host(room: RoomClient) -> None:
-    """Host `files.write`, which writes into a witness file what ran."""
-
-    @tool(approval=True)
-    async def write(path: str, text: str) -> str:
-        with Path(os.environ[WITNESS]).open("a") as witness:  # noqa: ASYNC230 - a line of a test
-            witness.write(f"{path}: {text}\n")
-        return f"wrote {path}"
-
-    async with room.host(Toolkit("files", [write])):
+    """Host `files`."""
+    async with room.host(FILES):
         tell("ready")
         await asyncio.Event().wait()
 
@@ -118,7 +124,7 @@ class Program:
 
 @asynccontextmanager
 async def program(
-    server: TestServer, name: str, part: str, *arguments: Any, **variables: str
+    server: TestServer | ServerProcess, name: str, part: str, *arguments: Any, **variables: str
 ) -> AsyncIterator[Program]:
     """Run a part as a participant until the block ends; it is ready when the block begins."""
     process = await asyncio.create_subprocess_exec(

@@ -128,7 +128,10 @@ def dropped_line(event: Mapping[str, Any]) -> str:
 
 
 def hold_line(event: Mapping[str, Any], width: int) -> str:
-    """Return the line of a `held`: what waits, and by which id; or of a `resumed`."""
+    """Return the line of a `held`, what waits and by which id, a `resumed`, or a `parked`."""
+    if event.get("type") == "parked":
+        tool = one_line(text_in(event, "tool"), _WIDEST)
+        return fitted(f"  waits for its result from outside: {tool}", width)
     if event.get("type") == "resumed":
         outcome = one_line(text_in(event, "outcome"), _WIDEST)
         changed = " with other arguments" if event.get("changed") is True else ""

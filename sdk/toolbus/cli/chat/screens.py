@@ -97,7 +97,7 @@ class TerminalScreen:
             case "tool_result" if result is not None:
                 line = result_line(event, result.number, result.took_s, self._width(depth))
                 self._line(line, _DIM if event.get("state") == "ok" else _RED, depth)
-            case "held" | "resumed":
+            case "held" | "resumed" | "parked":
                 self._line(hold_line(event, self._width(depth)), "", depth)
             case "progress":
                 self._status(value_line(event, self._width(depth)))
@@ -200,7 +200,7 @@ class PipeScreen:
                 width = width if event.get("state") == "ok" else _FAILURE_CHARS
                 line = result_line(event, result.number, result.took_s, width)
                 self.notice("  " * depth + line)
-            case "held" | "resumed":
+            case "held" | "resumed" | "parked":
                 self.notice("  " * depth + hold_line(event, width))
             case "dropped":
                 self.notice(dropped_line(event))

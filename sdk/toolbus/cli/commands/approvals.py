@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
+from toolbus.cli.approvals.notices import HoldNotices
 from toolbus.cli.approvals.questions import (
     SHORT_ID,
     answer_question_of,
@@ -27,6 +30,7 @@ from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_
 from toolbus.cli.suggestions import listed, nearest
 from toolbus.diagnostics.exit_codes import UsageError, with_step
 from toolbus.errors import AlreadyExists, NotFound, PermissionDenied, RoomException
+from toolbus.log_output import LOG_FORMAT
 from toolbus.permissions.rule import Rule
 from toolbus.room.holds import GrantedHold, HoldInfo
 from toolbus.schemas.text import SchemaReader
@@ -58,7 +62,7 @@ _Id: TypeAlias = Annotated[
 
 @approvals.callback(invoke_without_command=True)
 @joins_a_room
-def _approvals(
+def _approvals(  # noqa: PLR0913 - an option each
     ctx: typer.Context,
     options: RoomOptions,
     once: Annotated[bool, typer.Option("--once", help="List them, and end.")] = False,
@@ -79,34 +83,69 @@ def _approvals(
             "--bell", help="Ring the bell of the terminal for each new one, and set its title."
         ),
     ] = False,
+    command: Annotated[
+        str,
+        typer.Option(
+            "--exec",
+            metavar="COMMAND",
+            help="Run a command of the shell for each, which gets id, tool, who and why as JSON on "
+            "its standard input. It is killed after 30 s.",
+            show_default=False,
+        ),
+    ] = "",
+    with_arguments: Annotated[
+        bool,
+        typer.Option("--with-arguments", help="Give --exec the arguments of the calls, too."),
+    ] = False,
 ) -> None:
     """Show the calls that wait for a person, and answer them.
 
     In a terminal they are a live table: Enter shows all that a call would do, and asks. --once,
-    --settled and --json list them instead. Needs the grant approve for calls that are made for you,
-    answer for what they ask you, approve_all for others'.
+    --settled and --json list them instead; --exec tells a command of each. Needs the grant approve
+    for calls that are made for you, answer for what they ask you, approve_all for others'.
     """
+    given = any((once, settled, granted, bell, command, with_arguments))
     if ctx.invoked_subcommand is not None:
-        if any((once, settled, granted, bell)) or options != RoomOptions():
+        if given or options != RoomOptions():
             name = ctx.invoked_subcommand
             raise UsageError(f"options follow the command: toolbus approvals {name} ...")
         return
     is_list = once or settled or options.as_json
     if bell and (is_list or granted):
         raise UsageError("--bell is for the live table")
-    if granted:
+    if with_arguments and not command:
+        raise UsageError("--with-arguments is for --exec")
+    if command:
+        if is_list or granted or bell:
+            raise UsageError("--exec follows the calls that wait, and lists none: give it alone")
+        _follow(options, command, with_arguments=with_arguments)
+    elif granted:
         if once or settled:
             raise UsageError("--granted lists rules: omit --once and --settled")
         _list_granted(options)
     elif is_list:
         _list(options, settled=settled)
     else:
-        is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-        if not is_terminal or os.environ.get("TERM") == "dumb":  # as of a shell in an editor
-            raise UsageError("there is no terminal for a live table: add --once for a list")
-        from toolbus.cli.approvals.table import ApprovalTable  # most commands need no such table
+        _show_table(options, has_bell=bell)
 
-        in_room(options, lambda room: ApprovalTable(room, has_bell=bell).run(), locked=False)
+
+def _show_table(options: RoomOptions, *, has_bell: bool) -> None:
+    is_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if not is_terminal or os.environ.get("TERM") == "dumb":  # as of a shell in an editor
+        raise UsageError("there is no terminal for a live table: add --once for a list")
+    from toolbus.cli.approvals.table import ApprovalTable  # most commands need no such table
+
+    in_room(options, lambda room: ApprovalTable(room, has_bell=has_bell).run(), locked=False)
+
+
+def _follow(options: RoomOptions, command: str, *, with_arguments: bool) -> None:
+    logging.basicConfig(format=LOG_FORMAT)
+    with suppress(KeyboardInterrupt):  # while it connects: later Ctrl-C ends it normally, too
+        in_room(
+            options,
+            lambda room: HoldNotices(room, command, with_arguments=with_arguments).run(),
+            locked=False,
+        )
 
 
 def _list(options: RoomOptions, *, settled: bool) -> None:

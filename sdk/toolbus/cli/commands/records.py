@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from toolbus.cli.columns import age_text, show_columns
+from toolbus.cli.columns import age_text, settlement_text, show_columns
 from toolbus.cli.commands.token import read_duration_s
 from toolbus.cli.completion import complete_caller, complete_outcome, complete_recorded_tool
 from toolbus.cli.error_report import reporting
@@ -98,12 +98,15 @@ def read_since(text: str | None) -> float | None:
 
 
 def _rows(found: Sequence[CallRecord]) -> list[tuple[str, ...]]:
-    """Return a header and a row for each call; a column more if any has arguments."""
+    """Return a header and a row for each call; a column more for what some calls alone have."""
     rows = [_COLUMNS, *map(_row, found)]
-    if all(record.arguments is None for record in found):
-        return rows
-    more = ["arguments", *(one_line(record.arguments or "-", 80) for record in found)]
-    return [(*row, cell) for row, cell in zip(rows, more, strict=True)]
+    persons = [settlement_text(record) for record in found]
+    arguments = [one_line(record.arguments or "", 80) for record in found]
+    for name, cells in (("person", persons), ("arguments", arguments)):
+        if any(cells):
+            more = [name, *(cell or "-" for cell in cells)]
+            rows = [(*row, cell) for row, cell in zip(rows, more, strict=True)]
+    return rows
 
 
 def _row(record: CallRecord) -> tuple[str, ...]:

@@ -17,6 +17,8 @@ from toolbus.telemetry.attributes import (
     EXECUTED,
     GEN_AI_USAGE_INPUT_TOKENS,
     GEN_AI_USAGE_OUTPUT_TOKENS,
+    HOLD_BY,
+    HOLD_OUTCOME,
     REFUSALS,
     RPC_SYSTEM_NAME,
     SERVICE_INSTANCE_ID,
@@ -39,7 +41,7 @@ __all__ = [
 
 SpanKindName: TypeAlias = Literal["?", "INTERNAL", "SERVER", "CLIENT", "PRODUCER", "CONSUMER"]
 """In the order of their numbers in OTLP."""
-PartName: TypeAlias = Literal["caller", "server", "host", "local"]
+PartName: TypeAlias = Literal["caller", "server", "host", "local", "hold"]
 """Who reports a line of `toolbus call --trace`, which receives no spans."""
 
 _MAX_TEXT_CHARS = 60
@@ -276,6 +278,9 @@ def _outcome(span: SpanRecord) -> str:
     for name, number in _NUMBERS.items():
         if number in span.attributes:
             parts.append(f"{name}={one_line(str(span.attributes[number]), 12)}")
+    for name, text in (("outcome", HOLD_OUTCOME), ("by", HOLD_BY)):
+        if text in span.attributes:
+            parts.append(f"{name}={one_line(str(span.attributes[text]), 40)}")
     if ERROR_TYPE in span.attributes:
         parts.append(f"error={one_line(str(span.attributes[ERROR_TYPE]), 40)}")
     elif span.status == "ERROR":

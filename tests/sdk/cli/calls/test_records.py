@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -139,6 +140,33 @@ def test_file_of_something_else_exits_with_6_and_the_next_step(toolbus: CommandL
     assert outcome.code == 6
     assert "recorded_kits.py cannot be used: file is not a database" in outcome.err
     assert "next: name a file" in outcome.err
+
+
+def test_column_of_persons_is_there_if_a_call_waited_for_one(toolbus: CommandLine) -> None:
+    shown: list[tuple[dict[str, Any], str]] = [
+        ({}, "-"),
+        (
+            {"settled": "approved", "settled_by": "ann", "granted": "allow kit.a"},
+            "approved by ann after 61.2 s, and always: allow kit.a",
+        ),
+        (
+            {"settled": "changed", "settled_by": "work/ann"},
+            "approved with other arguments by work/ann after 61.2 s",
+        ),
+        (
+            {"settled": "denied", "settled_by": "ann", "settled_reason": "no\n\x1b"},
+            r"denied by ann after 61.2 s: no\n\x1b",
+        ),
+        ({"settled": ""}, "no answer after 61.2 s"),
+    ]
+    with Records.sqlite(toolbus.folder / "persons.db", days=99_999) as records:
+        for settled, _ in shown:
+            waited_s = 61.24 if settled else 0.0
+            records.record(CallRecord("kit.a", 1, 70, "ok", "yes", waited_s=waited_s, **settled))
+    header, *rows = toolbus.run_here("records", "--path", "persons.db").out.splitlines()
+    assert header.split()[-2:] == ["trace", "person"]
+    for row, (_, text) in zip(reversed(rows), shown, strict=True):
+        assert row.endswith(f"  {text}")
 
 
 def test_names_of_others_are_escaped_cut_and_completed(toolbus: CommandLine) -> None:

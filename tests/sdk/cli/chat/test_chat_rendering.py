@@ -69,6 +69,7 @@ def test_result_is_one_line(event: dict[str, Any], took_s: float | None, line: s
         ({"type": "resumed", "outcome": HOSTILE}, f"  approval: {ESCAPED}"),
         ({"type": "resumed", "outcome": "approved", "changed": True},
          "  approval: approved with other arguments"),
+        ({"type": "parked", "tool": HOSTILE}, f"  waits for its result from outside: {ESCAPED}"),
         ({}, "  waits for approval: a call"),
     ],
 )  # fmt: skip

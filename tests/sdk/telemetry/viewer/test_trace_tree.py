@@ -13,6 +13,7 @@ from toolbus.telemetry.attributes import (
     GEN_AI_USAGE_INPUT_TOKENS,
     GEN_AI_USAGE_OUTPUT_TOKENS,
     RPC_SYSTEM_NAME,
+    settlement_attributes,
 )
 from toolbus.telemetry.viewer.trace_tree import (
     SpanKindName,
@@ -140,6 +141,12 @@ def test_line_has_service_duration_and_error() -> None:
     assert first.endswith("executed=maybe  error=host_lost")
     assert f"|{' ' * 10}{'━' * 10}|" in second
     assert second.endswith("input=310  output=24  link=" + "b" * 32)
+
+
+def test_line_of_a_wait_for_a_person_says_who_decided_what() -> None:
+    decided = settlement_attributes("5485a47b", "denied", "an\nn")
+    _, line = render_lines(build_tree([span("1", attributes=decided)]))
+    assert line.endswith(r"outcome=denied  by=an\nn")
 
 
 def test_span_that_ran_by_a_clock_of_its_own_stays_within_the_bar() -> None:
