@@ -19,12 +19,18 @@ import mcp_types as types
 from anyio import CancelScope
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.lowlevel.server import Server
-from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp.server.request_state import (
+    AESGCMRequestStateCodec,
+    InvalidRequestState,
+    RequestStateBoundary,
+    RequestStateSecurity,
+)
 from mcp.server.streamable_http import REQUEST_CANCELLED
 from mcp.server.subscriptions import ListenHandler, ServerEvent, ToolsListChanged
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
+from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import RoomException, Unavailable
 from toolbus.tools.approvers import DEFAULT_APPROVAL_S
 from toolbus.untrusted_text import SHOWN_CHARS, one_line
@@ -45,6 +51,7 @@ from toolbus_gateway.tool_calls import CallSettings, call_tool
 
 __all__ = ["ASKER", "ASKER_KEY", "Asker", "GatewayServer", "RunningCalls", "as_mcp_error"]
 
+_logger = bounded_logger(__name__)
 _Context: TypeAlias = ServerRequestContext[Any, Any]
 
 
@@ -118,6 +125,24 @@ class _MemberChanges:
         return self.member.on_change(lambda: listener(ToolsListChanged()))
 
 
+class _StateCodec(AESGCMRequestStateCodec):
+    """Seals states; says once that one is not of its keys, as where replicas have not the same."""
+
+    _has_warned = False
+
+    def unseal(self, token: str) -> bytes:
+        try:
+            return super().unseal(token)
+        except InvalidRequestState:
+            if not self._has_warned:
+                self._has_warned = True  # any client can send any number of them
+                _logger.warning(
+                    "a client brought back a state that no key of this gateway has sealed: "
+                    "--state-key has to be the same at all replicas"
+                )
+            raise
+
+
 class GatewayServer:
     """The server of the MCP SDK with the handlers of the gateway.
 
@@ -153,7 +178,7 @@ class GatewayServer:
         )
         self.mcp.middleware.append(self._list_again)
         security = RequestStateSecurity(
-            keys=state_keys or [secrets.token_bytes(32)],
+            codec=_StateCodec(state_keys or [secrets.token_bytes(32)]),
             ttl=DEFAULT_APPROVAL_S,
             bind_principal=self._principal,
         )

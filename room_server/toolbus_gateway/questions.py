@@ -33,7 +33,7 @@ CallResult: TypeAlias = types.CallToolResult | types.InputRequiredResult
 MAX_ASKED_AGAIN = 3
 """How often one question is asked again: a client that answers without its user would go on."""
 _ENDED_S, _LOOK_S = 5.0, 0.05
-"""How long, and how often, the door looks whether a hold has ended at another node."""
+"""How long, and how often, it is looked whether a hold has ended at another node."""
 _logger = bounded_logger(__name__)
 
 

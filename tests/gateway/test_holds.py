@@ -13,7 +13,7 @@ from typing import Any
 import mcp_types as types
 import pytest
 from mcp.client.client import Client
-from mcp.client.session import ClientRequestContext
+from mcp.client.session import ClientRequestContext, ElicitationFnT
 from mcp.client.stdio import StdioServerParameters
 from mcp.shared.exceptions import MCPError
 
@@ -26,7 +26,7 @@ from toolbus.room.holds import HoldBody, HoldInfo
 from toolbus_gateway import questions
 from toolbus_gateway.forms import Form
 from toolbus_gateway.service import GatewayService, GatewaySettings
-from toolbus_server.testing import running_server
+from toolbus_server.testing import TestServer, running_server
 
 KEYS = ("one secret of all replicas, long enough",)
 MODERN, LEGACY = "2026-07-28", "legacy"
@@ -202,7 +202,11 @@ async def test_answer_is_taken_at_another_replica(open_door: Door, desk: Desk) -
 
 @pytest.mark.parametrize("how", ["altered", "other user", "other arguments", "other key", "late"])
 async def test_state_that_is_not_of_this_call_is_refused(
-    open_door: Door, desk: Desk, how: str, monkeypatch: pytest.MonkeyPatch
+    open_door: Door,
+    desk: Desk,
+    how: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     user = User([FIRST])
     async with AsyncExitStack() as stack:
@@ -222,6 +226,8 @@ async def test_state_that_is_not_of_this_call_is_refused(
         amount = 6 if how == "other arguments" else 5
         with pytest.raises(MCPError, match="requestState"):
             await asked(there, "desk__pay", state, *FIRST, amount=amount)
+    lines = [line for line in caplog.messages if "--state-key" in line]
+    assert len(lines) == (how in ("altered", "other key"))
     assert desk.ran == []
 
 
@@ -391,6 +397,21 @@ async def test_who_may_not_settle_is_not_asked(open_door: Door, desk: Desk) -> N
     assert (user.shown, desk.ran) == ([], [])
 
 
+@asynccontextmanager
+async def editor(server: TestServer, mode: str, user: ElicitationFnT) -> AsyncIterator[Client]:
+    """Start `toolbus mcp` as ann, for a client that shows forms."""
+    parameters = StdioServerParameters(
+        command=sys.executable,
+        args=["-m", "toolbus", "mcp", "--room", "lab", "--url", server.url],
+        env={"TOOLBUS_HOME": "/nonexistent", "TOOLBUS_TOKEN": server.token("ann")},
+    )
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        Client(parameters, mode=mode, elicitation_callback=user) as client,
+    ):
+        yield client
+
+
 @pytest.mark.parametrize(
     ("mode", "name", "answer", "result"),
     [
@@ -411,16 +432,7 @@ async def test_editor_is_asked_by_elicitation(
         running_server() as server,
         server.room("host") as host,
         host.host(desk.toolkit),
-        asyncio.timeout(PATIENCE_S),
-        Client(
-            StdioServerParameters(
-                command=sys.executable,
-                args=["-m", "toolbus", "mcp", "--room", "lab", "--url", server.url],
-                env={"TOOLBUS_HOME": "/nonexistent", "TOOLBUS_TOKEN": server.token("ann")},
-            ),
-            mode=mode,
-            elicitation_callback=user,
-        ) as client,
+        editor(server, mode, user) as client,
     ):
         arguments = {"amount": 1} if name == "pay" else {}
         found = await client.call_tool(f"desk__{name}", arguments)
@@ -430,3 +442,31 @@ async def test_editor_is_asked_by_elicitation(
     else:
         assert text_of(found) == result
     assert len(user.shown) == 1
+
+
+async def test_question_goes_away_that_somebody_else_has_answered(desk: Desk) -> None:
+    is_shown, is_gone = asyncio.Event(), asyncio.Event()
+
+    async def look(
+        context: ClientRequestContext, params: types.ElicitRequestParams
+    ) -> types.ElicitResult:
+        is_shown.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            is_gone.set()
+        raise AssertionError
+
+    async with (
+        running_server() as server,
+        server.room("host") as host,
+        host.host(desk.toolkit),
+        server.room("ann") as ann,
+        person_in(ann) as person,
+        editor(server, LEGACY, look) as client,
+    ):
+        running = asyncio.create_task(client.call_tool("desk__pay", {"amount": 1}))
+        await is_shown.wait()
+        await ann.approve(await person.asked())
+        assert text_of(await running) == "paid 1"
+        await is_gone.wait()

@@ -259,6 +259,8 @@ WRONG = {
     ("--url", "http://a"): "ws://",
     ("--drain", "-1"): "-1",
     ("--max-result", "1.5"): "1.5",
+    ("--state-key", "short"): "at least 32 bytes",
+    ("--state-key", "@/nonexistent"): "cannot read",
     ("--port", "1", "--host", "192.0.2.1"): "cannot listen on 192.0.2.1, port 1",
 }
 
