@@ -5,6 +5,7 @@ Values only: `router` and `stream_relay` decide what happens to them.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -462,6 +463,8 @@ class CallHold:
     opened_at: float
     ends_at: float
     """When it expires, by the loop's clock; infinity for never."""
+    timer: asyncio.TimerHandle | None = None
+    """Ends it, at `ends_at` or somewhat later."""
     node: str = ""
     """The id of the node that it belongs to, if that is another one: its host is there."""
     replaces: str = ""
