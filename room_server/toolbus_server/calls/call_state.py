@@ -463,6 +463,8 @@ class CallHold:
     opened_at: float
     ends_at: float
     """When it expires, by the loop's clock; infinity for never."""
+    changed: int = 0
+    """Which change of the holds of this node was its last; 0 at other nodes."""
     timer: asyncio.TimerHandle | None = None
     """Ends it, at `ends_at` or somewhat later."""
     node: str = ""

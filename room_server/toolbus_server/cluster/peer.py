@@ -202,13 +202,21 @@ class Peer:
         self._put(Entry(_encode((CALL_REPORT, room, report))))
         return True
 
-    def send_hold(self, room: str, packed: bytes) -> bool:
-        """Send a hold; return False if the node is unreachable or full."""
-        return self._offer((HOLD, room, packed))
-
-    def send_open_holds(self, room: str, ids: list[str]) -> bool:
-        """Send the ids of all open holds; return False if the node is unreachable or full."""
-        return self._offer((OPEN_HOLDS, room, ids))
+    def send_holds(
+        self,
+        room: str,
+        packed: Iterable[bytes],
+        open_ids: list[str] | None,
+        ticket: NotifyingTicket,
+    ) -> bool:
+        """Send holds, and the ids of all open ones; return False if unreachable or full."""
+        if self.is_unreachable or self.is_full:
+            return False
+        for hold in packed:
+            self._put(Entry(_encode((HOLD, room, hold)), ticket))
+        if open_ids is not None:
+            self._put(Entry(_encode((OPEN_HOLDS, room, open_ids)), ticket))
+        return True
 
     def _offer(self, entry: tuple[Any, ...]) -> bool:
         if self.is_unreachable or self.is_full:

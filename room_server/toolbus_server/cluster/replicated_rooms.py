@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,6 +14,7 @@ import msgpack
 from redis.exceptions import RedisError
 
 from toolbus.errors import NotFound, RoomException, Unavailable
+from toolbus.transport.websocket import NotifyingTicket
 from toolbus.wire import (
     Failed,
     Holds,
@@ -190,15 +191,17 @@ class ReplicatedRooms:
         """Return the id of this node."""
         return self._lease().node_id
 
-    def send_hold(self, node: str, room: str, packed: bytes) -> bool:
-        """Send a hold to another node; return False if it is unreachable or full."""
+    def send_holds(
+        self,
+        node: str,
+        room: str,
+        packed: Sequence[bytes],
+        open_ids: list[str] | None,
+        ticket: NotifyingTicket,
+    ) -> bool:
+        """Send holds of this node, as `HoldChannel` says."""
         peer = self._peer(node)
-        return peer is not None and peer.send_hold(room, packed)
-
-    def send_open_holds(self, node: str, room: str, ids: list[str]) -> bool:
-        """Send another node the ids of all open holds; return False likewise."""
-        peer = self._peer(node)
-        return peer is not None and peer.send_open_holds(room, ids)
+        return peer is not None and peer.send_holds(room, packed, open_ids, ticket)
 
     async def ask_holder(
         self, node: str, room: str, participant: Participant, request: Holds | Settle
@@ -294,7 +297,7 @@ class ReplicatedRooms:
         """Send another node the reports of calls again, if it has a monitor, and all holds."""
         for replica in self._rooms.values():
             replica.monitor.resend_report(node)
-            replica.holds.send_all(node)
+            replica.holds.resend(node)
 
     def invalidate(self) -> None:
         """Mark all rooms as possibly outdated."""

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import signal
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
 from weakref import ref
 
 import pytest
+from redis.asyncio import Redis
 
 from support.nodes.cluster import nodes, until_listed, until_present
+from support.nodes.processes import SHORT_LEASES, node_processes
 from support.patience import PATIENCE_S
-from support.redis.server import any_redis
+from support.redis.server import RedisPlace, any_redis
 from support.rooms.approvals import person_in
 from toolbus import Toolkit, tool
 from toolbus.auth.keys import KeyRing
@@ -63,3 +68,36 @@ async def test_room_in_which_a_call_waited_ends_with_its_participants(
         while any(room() is not None for room in rooms):
             await asyncio.sleep(0)
             gc.collect()
+
+
+@pytest.mark.redis
+async def test_node_that_was_killed_is_not_sent_to_without_a_pause(tmp_path: Path) -> None:
+    """Until its lease ends, nobody receives what is sent there: some thousands each second."""
+
+    @tool(approval=True)
+    async def write() -> None: ...
+
+    async with AsyncExitStack() as stack:
+        redis = await stack.enter_async_context(any_redis())
+        running = node_processes(tmp_path, redis.url, redis.url, program=SHORT_LEASES)
+        here, there = await stack.enter_async_context(running)
+        host = await stack.enter_async_context(here.room("host"))
+        await stack.enter_async_context(host.host(Toolkit("files", [write])))
+        ann = await stack.enter_async_context(here.room("ann"))
+        await stack.enter_async_context(there.room("away"))
+        await until_present(ann, "away")
+        people = await stack.enter_async_context(ann.events(["participants"]))
+        await there.end(signal.SIGKILL)
+        before = await published(redis)
+        call = asyncio.create_task(ann.invoke("files.write"))
+        async with asyncio.timeout(PATIENCE_S):
+            while (await anext(aiter(people))).name != "participant_left":
+                pass
+        assert await published(redis) - before < 200
+        call.cancel()
+        await asyncio.wait([call])
+
+
+async def published(redis: RedisPlace) -> int:
+    async with Redis.from_url(redis.url) as client:
+        return int((await client.info("commandstats"))["cmdstat_publish"]["calls"])
