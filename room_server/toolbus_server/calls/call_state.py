@@ -326,8 +326,8 @@ class HoldKeeper(Protocol):
     def leave(self, hold: CallHold) -> None:
         """End a hold as lost: its host, or this server, leaves and waits for no person."""
 
-    def enter(self, call: InFlightCall) -> None:
-        """Let the host of a call enter the function, as the node of the caller knows of that."""
+    def enter(self, call: InFlightCall, hold_id: str) -> None:
+        """Let the host of a call enter the function: the caller's node knows of the approval."""
 
     def resumed_elsewhere(self, call: InFlightCall, data: dict[str, Any]) -> None:
         """Let a call go on whose host, or one within it, is at another node."""

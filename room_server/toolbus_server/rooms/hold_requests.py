@@ -582,14 +582,13 @@ class HoldRequests:
         call.caller.port.send_message(encode(frame))
         return decision.done
 
-    def enter(self, call: InFlightCall) -> None:
-        """Let the host of a call enter the function, as the node of the caller knows of that."""
-        assert call.wait is not None, "it waits for a person"
-        for hold in list(call.wait.holds):
-            decision = self._decisions.pop(hold.id, None)
-            if decision is not None:
-                self._end(hold, "approved", decision.reply, call.wait, knows=call.caller)
-                decision.end({"outcome": "approved"})
+    def enter(self, call: InFlightCall, hold_id: str) -> None:
+        """Let the host of a call enter the function: the caller's node knows of the approval."""
+        decision = self._decisions.pop(hold_id, None)
+        if decision is not None:  # else it came too late, and the host may have asked once more
+            hold = self.table.open[hold_id]
+            self._end(hold, "approved", decision.reply, call.wait, knows=call.caller)
+            decision.end({"outcome": "approved"})
 
     def _caller_is_away(self, hold: CallHold) -> None:
         text = "the server of the caller does not answer, so the call does not run"

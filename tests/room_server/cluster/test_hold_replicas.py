@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from itertools import count
 from typing import Any
 
@@ -11,13 +11,15 @@ import pytest
 
 from support.parts.manual_clock import RecordingPort
 from support.parts.models import definition, participant
+from toolbus.errors import Unavailable
 from toolbus.transport.websocket import NotifyingTicket
-from toolbus.wire import Cancel, Hold, RequestId
+from toolbus.wire import Call, CallId, Cancel, Hold, RequestId, Settle
 from toolbus_server.calls.router import Connection
 from toolbus_server.calls.telemetry import ServerTelemetry
 from toolbus_server.cluster import hold_replicas
 from toolbus_server.cluster.hold_replicas import HoldReplicas
 from toolbus_server.limits import Limits
+from toolbus_server.rooms import hold_requests
 from toolbus_server.rooms.hub import Hub
 
 DIGEST = b"d" * 32
@@ -49,6 +51,9 @@ class Node:
 
     def publish_hold(self, hold: Any) -> None:
         self.replicas.publish(hold)
+
+    def wait_data(self, *_: Any, **__: Any) -> dict[str, Any]:
+        return {}
 
     def send_holds(
         self,
@@ -94,6 +99,42 @@ class Node:
     def listed(self) -> dict[str, str]:
         table = self.open_room.hold_requests.table
         return {hold.id: hold.kind for hold in table.open.values()}
+
+
+async def test_late_acknowledgement_counts_for_no_later_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """HOLD-14: the node of the caller does not know yet that the second one is approved."""
+    monkeypatch.setattr(hold_requests, "_ACKNOWLEDGED_S", 0.01)
+    here = Node()
+    state, requests = here.open_room.routed.state, here.open_room.hold_requests
+    state.register(here.asker.participant, definition("t"), public=True)
+    caller = Connection(participant("ann"), RecordingPort(), reads_holds=True)
+    state.join(caller.participant)
+    caller.participant.is_remote = True
+    frame = Call(RequestId(1), CallId("a"), "t", "run", 5_000, b"\x80", None, None)
+    here.hub.router.call(here.open_room.routed, caller, frame)
+    call = caller.calls[1]
+
+    def ask_and_approve(number: int) -> tuple[str, Awaitable[dict[str, Any]]]:
+        hold = Hold(RequestId(number), call.dispatch_id, "approve", DIGEST, b"\x80", {})
+        requests.hold(here.asker, hold)
+        (id,) = requests.table.open
+        settled = requests.settle(caller, Settle(RequestId(2), id, "approve", DIGEST, {}))
+        assert isinstance(settled, Awaitable)
+        return id, settled
+
+    first, reply = ask_and_approve(1)
+    with pytest.raises(Unavailable):
+        await reply
+    monkeypatch.setattr(hold_requests, "_ACKNOWLEDGED_S", 60)
+    second, reply = ask_and_approve(2)
+    requests.enter(call, first)
+    assert call.executed == "no"
+    requests.enter(call, second)
+    requests.enter(call, second)
+    assert await reply == {"outcome": "approved"}
+    assert call.executed == "maybe"
 
 
 async def test_slow_node_is_sent_what_is_listed_and_not_what_was() -> None:

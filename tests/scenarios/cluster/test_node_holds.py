@@ -38,6 +38,7 @@ from toolbus.errors import (
     RoomException,
     Unavailable,
 )
+from toolbus_server.cluster import peer as peer_module
 from toolbus_server.cluster.peer import Peer
 from toolbus_server.rooms import hold_requests
 from toolbus_server.testing import TestServer
@@ -350,6 +351,19 @@ async def test_host_does_not_enter_before_the_node_of_the_caller_knows(
             await approving
     assert (await stage.carol.settled()).outcome == "cancelled"
     assert stage.wrote == []
+
+
+async def test_approver_whose_reply_is_lost_knows_that_the_call_may_have_run(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = stage.calling()
+    hold = await stage.carol.asked()
+    monkeypatch.setattr(peer_module, "_REPLY_S", 0.3)
+    monkeypatch.setattr(Peer, "send_reply", lambda *_: None)
+    with pytest.raises(Unavailable) as lost:
+        await stage.carol.room.approve(hold)
+    assert await call == "a"
+    assert (lost.value.executed, lost.value.retryable) == ("maybe", False)
 
 
 @pytest.mark.parametrize("gone", ["host", "caller", "approver"])
