@@ -357,8 +357,8 @@ class HoldRequests:
         if known is not None and _name_of(known.node) != _name_of(hold.node):
             _logger.error("two nodes have a hold %s: that of %s counts", hold.id, known.node)
             return
-        if known is not None and known.outcome == "lost" and not hold.ended:
-            self.table.forget(known)  # that node was away, and has come back
+        if known is not None and known.outcome == "lost":
+            self.table.forget(known)  # its node was perhaps away, and knows how it stands
             known = None
         if known is None:
             outcome, hold.outcome = hold.outcome, "open"

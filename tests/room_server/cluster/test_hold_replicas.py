@@ -96,6 +96,9 @@ class Node:
     def withdraw(self, number: int) -> None:
         self.hub.router.cancel(self.asker, Cancel(RequestId(number), "cancelled"))
 
+    def outcomes(self) -> list[str]:
+        return [hold.outcome for hold in self.open_room.hold_requests.table.settled.values()]
+
     def listed(self) -> dict[str, str]:
         table = self.open_room.hold_requests.table
         return {hold.id: hold.kind for hold in table.open.values()}
@@ -129,12 +132,12 @@ async def test_late_acknowledgement_counts_for_no_later_hold(
         await reply
     monkeypatch.setattr(hold_requests, "_ACKNOWLEDGED_S", 60)
     second, reply = ask_and_approve(2)
-    requests.enter(call, first)
-    assert call.executed == "no"
-    requests.enter(call, second)
-    requests.enter(call, second)
+    executed = []
+    for acknowledged in (first, second, second):
+        requests.enter(call, acknowledged)
+        executed.append(call.executed)
     assert await reply == {"outcome": "approved"}
-    assert call.executed == "maybe"
+    assert executed == ["no", "maybe", "maybe"]
 
 
 async def test_slow_node_is_sent_what_is_listed_and_not_what_was() -> None:
@@ -161,6 +164,19 @@ async def test_what_fits_no_queue_is_sent_in_shares() -> None:
         pass
     assert here.most_bytes < 2 * SHARE_BYTES
     assert there.listed() == here.listed()
+
+
+async def test_outcome_is_known_again_after_its_node_was_away() -> None:
+    there = Node()
+    here = Node(there)
+    number = here.ask()
+    here.take()
+    there.replicas.disconnected()
+    assert there.outcomes() == ["lost"]
+    here.withdraw(number)
+    while here.take():
+        pass
+    assert there.outcomes() == ["cancelled"]
 
 
 async def test_rule_that_ends_unseen_is_listed_no_more() -> None:
