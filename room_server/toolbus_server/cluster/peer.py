@@ -16,7 +16,7 @@ import msgspec
 
 from toolbus.auth.grants import ApiScope
 from toolbus.bounded_logging import bounded_logger
-from toolbus.errors import Executed, RoomException, StreamBroken, Unavailable
+from toolbus.errors import Executed, Overloaded, RoomException, StreamBroken, Unavailable
 from toolbus.transport.websocket import NotifyingTicket, Ticket
 from toolbus.wire import (
     DEFAULT_APPROVAL_MS,
@@ -218,23 +218,21 @@ class Peer:
             self._put(Entry(_encode((OPEN_HOLDS, room, open_ids)), ticket))
         return True
 
-    def _offer(self, entry: tuple[Any, ...]) -> bool:
-        if self.is_unreachable or self.is_full:
-            return False
-        self._put(Entry(_encode(entry)))
-        return True
-
     async def ask(self, room: str, participant: str, request: Holds | Settle) -> dict[str, Any]:
         """Pass a request of a participant about a hold to that node, and return its reply.
 
         Raises:
             Unavailable: It does not answer.
+            Overloaded: Too much waits for it.
             RoomException: As it answers.
         """
         self._last_question += 1
         number = self._last_question
-        if not self._offer((HOLD_REQUEST, room, participant, number, encode(request))):
+        if self.is_unreachable:
             raise _no_answer_error("no")
+        if self.is_full:
+            raise Overloaded("too much waits for the server of the host", executed="no")
+        self._put(Entry(_encode((HOLD_REQUEST, room, participant, number, encode(request)))))
         answer: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self._questions[number] = answer
         try:
@@ -249,7 +247,8 @@ class Peer:
 
     def send_reply(self, number: int, reply: Result | Failed) -> None:
         """Answer a request of that node."""
-        self._offer((HOLD_REPLY, number, encode(reply)))
+        if not self.is_unreachable:
+            self._put(Entry(_encode((HOLD_REPLY, number, encode(reply)))))
 
     def _on_reply(self, number: int, data: bytes) -> None:
         answer = self._questions.get(number)

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import msgpack
 from redis.exceptions import RedisError
 
-from toolbus.errors import NotFound, RoomException, Unavailable
+from toolbus.errors import NotFound, Overloaded, RoomException, Unavailable
 from toolbus.transport.websocket import NotifyingTicket
 from toolbus.wire import (
     Failed,
@@ -224,6 +224,8 @@ class ReplicatedRooms:
         try:
             if replica is None:
                 raise NotFound("there is no approval with this id")
+            if peer.is_full and isinstance(request, Holds):  # whose reply may have 256 KiB
+                raise Overloaded("too much waits for the server of the approver", executed="no")
             reply = Result(request.id, pack_body(await replica.answer_hold(participant, request)))
         except RoomException as error:
             reply = failed(request.id, error)

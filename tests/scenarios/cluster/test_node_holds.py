@@ -35,6 +35,7 @@ from toolbus.errors import (
     ApprovalExpired,
     HostLost,
     NotFound,
+    Overloaded,
     RoomException,
     Unavailable,
 )
@@ -364,6 +365,20 @@ async def test_approver_whose_reply_is_lost_knows_that_the_call_may_have_run(
         await stage.carol.room.approve(hold)
     assert await call == "a"
     assert (lost.value.executed, lost.value.retryable) == ("maybe", False)
+
+
+async def test_approver_who_reads_more_than_fits_is_refused_at_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = stage.calling()
+    hold = await stage.carol.asked()
+    monkeypatch.setattr(peer_module, "_MAX_WAITING_BYTES", 500)
+    reads = [stage.carol.room.hold(hold.id) for _ in range(100)]
+    found = await asyncio.gather(*reads, return_exceptions=True)
+    assert {type(read) for read in found} == {type(hold), Overloaded}
+    monkeypatch.undo()
+    await stage.carol.room.approve(hold)
+    assert await call == "a"
 
 
 @pytest.mark.parametrize("gone", ["host", "caller", "approver"])
