@@ -289,6 +289,12 @@ class InFlightCall(Struct, eq=False):
         return any(not hold.is_own for hold in wait.holds)
 
     @property
+    def awaits_answer(self) -> bool:
+        """Whether its host, or the function that it runs, has asked a person for a value."""
+        holds = () if self.wait is None else self.wait.holds
+        return any(hold.kind == "answer" and not hold.is_own for hold in holds)
+
+    @property
     def is_nested(self) -> bool:
         """Whether it was made within a call that is in flight at this server."""
         return self.delegation is not None and self.delegation.parent is not None

@@ -70,7 +70,7 @@ async def redis() -> AsyncIterator[RedisPlace]:
 
 
 @asynccontextmanager
-async def staged(redis: RedisPlace, **limits: Any) -> AsyncIterator[Stage]:
+async def staged(redis: RedisPlace, drain_s: float = 1.0, **limits: Any) -> AsyncIterator[Stage]:
     wrote: list[str] = []
 
     @tool(approval=True, **limits)
@@ -83,7 +83,7 @@ async def staged(redis: RedisPlace, **limits: Any) -> AsyncIterator[Stage]:
         chunk = await context.room.invoke("files.write", {"path": path, "text": text})
         return f"outer {chunk.value}"
 
-    async with asyncio.timeout(60), nodes(redis, 3) as servers:
+    async with asyncio.timeout(60), nodes(redis, 3, drain_s) as servers:
         first, second, third = servers
         async with (
             first.room("host") as host,
@@ -379,6 +379,28 @@ async def test_approver_who_reads_more_than_fits_is_refused_at_once(
     monkeypatch.undo()
     await stage.carol.room.approve(hold)
     assert await call == "a"
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+async def test_node_of_a_caller_that_drains_waits_for_answers_only_if_they_were_read(
+    redis: RedisPlace, *, is_read: bool
+) -> None:
+    """HOLD-17, HOLD-18."""
+    async with staged(redis, drain_s=600) as stage:
+        call = stage.calling("files.review", retry=False)
+        hold = await (stage.carol.asked() if is_read else stage.carol.added())
+        leaving = stage.servers[1].server
+        stopping = asyncio.create_task(leaving.stop())
+        if is_read:
+            while not leaving.hub.router.is_draining:  # noqa: ASYNC110 - there is no event
+                await asyncio.sleep(0)
+            await stage.carol.room.answer(hold, "good")
+            assert await call == "good"
+        else:
+            assert (await stage.carol.settled()).outcome == "lost"
+            error = await error_of(call, Unavailable)
+            assert (error.executed, error.retryable) == ("no", True)
+        await stopping
 
 
 @pytest.mark.parametrize("gone", ["host", "caller", "approver"])
