@@ -29,7 +29,7 @@ _FIELD_KEYS: Mapping[str, frozenset[str]] = {
     "array": _WORDS | {"items", "minItems", "maxItems"},
 }
 """What a form may say of a field; what else its schema asks for, the answer is checked for."""
-_FORMATS = frozenset({"email", "uri", "date", "date-time"})
+_FORMATS = ("email", "uri", "date", "date-time")  # a schema may have anything there, also a list
 _APPROVAL: Mapping[str, Any] = {
     "type": "boolean",
     "title": "Approve",

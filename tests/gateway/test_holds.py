@@ -330,6 +330,7 @@ CHOICES = {"type": "array", "items": {"type": "string", "enum": ["a", "b"]}}
         (None, ("a", "b"), {"answer": TEXT | {"enum": ["a", "b"]}}),
         (TEXT | {"format": "email", "pattern": "x"}, (), {"answer": TEXT | {"format": "email"}}),
         (TEXT | {"format": "uuid"}, (), {"answer": TEXT}),
+        (TEXT | {"format": []}, (), {"answer": TEXT}),
         (MARK, (), {"answer": MARK}),
         (
             {"type": "object", "properties": {"a": TEXT, "b": CHOICES}},
