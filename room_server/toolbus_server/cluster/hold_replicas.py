@@ -77,7 +77,7 @@ class HoldReplicas:
         packed = pack_hold(hold, _now())
         for node in self._nodes:
             if node not in self._retries and not self._channel.send_hold(node, self._name, packed):
-                self._send_later(node)
+                self.send_later(node)
 
     def send_all(self, node: str | None = None) -> None:
         """Send all holds of this node once more to a node, or to all: one may have been lost."""
@@ -87,17 +87,20 @@ class HoldReplicas:
     def _send_all(self, node: str) -> None:
         table, now = self._open.hold_requests.table, _now()
         own = [hold for hold in (*table.settled.values(), *table.open.values()) if not hold.node]
-        self._retries.pop(node, None)
+        if (timer := self._retries.pop(node, None)) is not None:
+            timer.cancel()
         ids = [hold.id for hold in own if not hold.ended]
         is_sent = all(
             self._channel.send_hold(node, self._name, pack_hold(hold, now)) for hold in own
         )
         if not (is_sent and self._channel.send_open_holds(node, self._name, ids)):
-            self._send_later(node)
+            self.send_later(node)
 
-    def _send_later(self, node: str) -> None:
-        later = asyncio.get_running_loop().call_later
-        self._retries[node] = later(_RETRY_S, self._send_all, node)
+    def send_later(self, node: str) -> None:
+        """Send all holds of this node to another node after a pause."""
+        if node in self._nodes and node not in self._retries:
+            later = asyncio.get_running_loop().call_later
+            self._retries[node] = later(_RETRY_S, self._send_all, node)
 
     def receive(self, node: str, packed: bytes) -> None:
         """List what another node has published."""
