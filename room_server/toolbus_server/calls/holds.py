@@ -292,6 +292,10 @@ class RoomHolds:
     """Makes what the node of a caller is sent with `Held`, for a hold and whether the function was
     entered before; that node makes of it what its participants are sent."""
     last_number: int = 0
+    last_change: int = 0
+    """The number of the last change of a hold of this node."""
+    last_unlisted: int = 0
+    """The last of these after which the hold was, or is now, not listed any more."""
     counts: Counter[_Quota] = field(default_factory=Counter)
     """Open holds, by what limits them."""
 
@@ -330,7 +334,19 @@ class RoomHolds:
         self.last_number += 1
         hold.number = self.last_number
         self.open[hold.id] = hold
+        self._changed(hold)
         self._count(hold, 1)
+
+    def _changed(self, hold: CallHold) -> None:
+        if not hold.node:
+            self.last_change += 1
+            hold.changed = self.last_change
+
+    def changes_after(self, change: int) -> list[CallHold]:
+        """Return the holds of this node that changed after a change, in this order."""
+        listed = (*self.open.values(), *self.settled.values())
+        later = (hold for hold in listed if hold.changed > change)
+        return sorted(later, key=lambda hold: hold.changed)
 
     def stop(
         self, hold: CallHold, now: float, *, is_entered: bool, has_settlers: bool
@@ -369,6 +385,7 @@ class RoomHolds:
         del self.open[hold.id]
         self._count(hold, -1)
         hold.outcome, hold.settled_at, hold.body = outcome, now, b""
+        self._changed(hold)
         if hold.kind != "granted" or outcome == "taken_back":  # a decision that may come again
             self.settled[hold.id] = hold
             self.settled_of[hold.asked_by] += 1
@@ -376,6 +393,8 @@ class RoomHolds:
                 same = (old for old in self.settled.values() if old.asked_by == hold.asked_by)
                 self.forget(next(same))
             self.drop_old(now)
+        else:
+            self.last_unlisted = max(self.last_unlisted, hold.changed)
         hold.asker = None
         # What has ended is not held in memory for `SETTLED_S`: a call, connections, a definition.
         if isinstance(hold.tool.toolkit, RegisteredToolkit):
@@ -411,6 +430,7 @@ class RoomHolds:
     def forget(self, hold: CallHold) -> None:
         """List a settled hold no more."""
         del self.settled[hold.id]
+        self.last_unlisted = max(self.last_unlisted, hold.changed)
         self.settled_of[hold.asked_by] -= 1
         if not self.settled_of[hold.asked_by]:
             del self.settled_of[hold.asked_by]

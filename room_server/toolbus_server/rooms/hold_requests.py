@@ -12,7 +12,6 @@ import secrets
 from asyncio import shield
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from hashlib import sha256
 from math import inf
 from typing import Any
@@ -20,7 +19,6 @@ from typing import Any
 from toolbus.auth.grants import covers_topic, is_tool_name, is_toolkit_name
 from toolbus.auth.participant_names import MAX_NAME_CHARS, full_name
 from toolbus.bounded_logging import bounded_logger
-from toolbus.concurrency.timers import Deadlines
 from toolbus.errors import (
     AlreadyExists,
     ApprovalExpired,
@@ -131,11 +129,6 @@ class HoldRequests:
         self.table: RoomHolds = RoomHolds(data_for_node=self._data_for_node)
         feeds.monitor.holds = self.table.open
 
-    @cached_property
-    def _timers(self) -> Deadlines[CallHold]:
-        # Few rooms have a call that ever waits.
-        return Deadlines(self._loop, self._expire)
-
     # Requests of askers
 
     def hold(self, asker: Connection, request: Hold) -> None:
@@ -192,8 +185,7 @@ class HoldRequests:
         # Only the callers of a call are told; without one, nobody is looked for.
         has_settlers = call is None or any(may_settle(who, hold) for who in self._candidates(hold))
         self._send(self.table.begin(hold, now, is_entered=is_entered, has_settlers=has_settlers))
-        if ends_at != inf:
-            self._timers.add(ends_at, hold)
+        self._expire_at(ends_at, hold)
         self._router.holds.begin(hold)
         self._publish("hold_added", hold)
 
@@ -263,6 +255,11 @@ class HoldRequests:
 
     # The ends of a hold
 
+    def _expire_at(self, when: float, hold: CallHold) -> None:
+        if when != inf:
+            # A timer of its own: once it is cancelled, it refers to nothing, also not to the room.
+            hold.timer = self._loop.call_at(when, self._expire, hold)
+
     def _expire(self, hold: CallHold) -> None:
         if hold.node:
             if hold.call is not None:
@@ -319,7 +316,7 @@ class HoldRequests:
             hold.by = hold.answer = None
         change = self.table.settle(hold, outcome, self._loop.time())
         self._send(change._replace(frames=[sent for sent in change.frames if sent.to is not knows]))
-        self._timers.forget(hold)
+        _cancel_timer(hold)
         self._router.holds.end(hold)
         asker.port.send_message(encode(reply), ticket)
         self._publish("hold_settled", hold)
@@ -360,8 +357,8 @@ class HoldRequests:
         if known is not None and _name_of(known.node) != _name_of(hold.node):
             _logger.error("two nodes have a hold %s: that of %s counts", hold.id, known.node)
             return
-        if known is not None and known.outcome == "lost" and not hold.ended:
-            self.table.forget(known)  # that node was away, and has come back
+        if known is not None and known.outcome == "lost":
+            self.table.forget(known)  # its node was perhaps away, and knows how it stands
             known = None
         if known is None:
             outcome, hold.outcome = hold.outcome, "open"
@@ -402,8 +399,7 @@ class HoldRequests:
             has_settlers="nobody" not in data,
         )
         self._send(change)
-        if hold.ends_at != inf:
-            self._timers.add(hold.ends_at + _ACKNOWLEDGED_S, hold)
+        self._expire_at(hold.ends_at + _ACKNOWLEDGED_S, hold)
         self._router.end_held(call)
 
     def resumed_elsewhere(self, call: InFlightCall, data: dict[str, Any]) -> None:
@@ -420,7 +416,7 @@ class HoldRequests:
         """Let go on at this node what a hold of another one has stopped."""
         change = self.table.release(hold, outcome, self._loop.time())
         hold.outcome = outcome
-        self._timers.forget(hold)
+        _cancel_timer(hold)
         self._send(change)
 
     async def answer_elsewhere(
@@ -586,14 +582,13 @@ class HoldRequests:
         call.caller.port.send_message(encode(frame))
         return decision.done
 
-    def enter(self, call: InFlightCall) -> None:
-        """Let the host of a call enter the function, as the node of the caller knows of that."""
-        assert call.wait is not None, "it waits for a person"
-        for hold in list(call.wait.holds):
-            decision = self._decisions.pop(hold.id, None)
-            if decision is not None:
-                self._end(hold, "approved", decision.reply, call.wait, knows=call.caller)
-                decision.end({"outcome": "approved"})
+    def enter(self, call: InFlightCall, hold_id: str) -> None:
+        """Let the host of a call enter the function: the caller's node knows of the approval."""
+        decision = self._decisions.pop(hold_id, None)
+        if decision is not None:  # else it came too late, and the host may have asked once more
+            hold = self.table.open[hold_id]
+            self._end(hold, "approved", decision.reply, call.wait, knows=call.caller)
+            decision.end({"outcome": "approved"})
 
     def _caller_is_away(self, hold: CallHold) -> None:
         text = "the server of the caller does not answer, so the call does not run"
@@ -652,6 +647,12 @@ class _Decision:
         else:
             self.done.set_exception(result)
             self.done.exception()  # so that nothing is logged if nobody waits
+
+
+def _cancel_timer(hold: CallHold) -> None:
+    if hold.timer is not None:
+        hold.timer.cancel()
+        hold.timer = None
 
 
 def _name_of(node: str) -> str:
