@@ -11,6 +11,7 @@ from typing import Any
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
+from mcp.shared.exceptions import UrlElicitationRequiredError
 from mcp_types import (
     ElicitRequest,
     ElicitRequestFormParams,
@@ -21,6 +22,7 @@ from mcp_types import (
 
 server = MCPServer("asking")
 released = asyncio.Event()
+required: list[str] = []
 waiting = set[asyncio.Task[Any] | None]()
 FORM = {
     "type": "object",
@@ -86,6 +88,17 @@ async def book(
 async def visit(context: Context, url: str, message: str = "Log in.") -> str | InputRequiredResult:
     """Ask to open an address."""
     return await answer(context, [ElicitRequestURLParams(message=message, url=url)])
+
+
+@server.tool(structured_output=False)
+def download(url: str, times: int = 1) -> str:
+    """Require that an address is opened, as often as is said: 2025-11-25."""
+    required.append(url)
+    if len(required) > times:
+        return "downloaded"
+    raise UrlElicitationRequiredError(
+        [ElicitRequestURLParams(message="Log in.", url=url, elicitation_id="one")]
+    )
 
 
 @server.tool(structured_output=False)

@@ -97,6 +97,22 @@ async def test_address_is_shown_with_its_host_and_the_person_opens_it(kind: str)
         assert await call == "accept None"
 
 
+async def test_call_that_requires_an_open_address_is_made_again_once_it_is_opened() -> None:
+    async with in_a_room("2025-11-25 pipes") as (ann, person):
+        call = asyncio.create_task(ann.call("asking.download", url=PAGE))
+        hold = await person.asked()
+        assert hold.body is not None
+        assert f"address: {PAGE}\nhost: login.example.org\n" in hold.body.question
+        await ann.answer(hold, "opened")
+        assert await call == "downloaded"
+        await person.settled()
+        call = asyncio.create_task(ann.call("asking.download", url=PAGE, times=9))
+        await ann.deny(await person.asked())
+        with pytest.raises(ToolFailed, match="refused the call") as failed:
+            await call
+        assert (failed.value.executed, failed.value.details["mcp_code"]) == ("maybe", -32042)
+
+
 @pytest.mark.parametrize("tool", ["book", "visit"])
 @pytest.mark.parametrize("kind", KINDS)
 async def test_refusal_is_decline_and_no_answer_is_cancel(kind: str, tool: str) -> None:

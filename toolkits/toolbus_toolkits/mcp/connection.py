@@ -434,10 +434,7 @@ class ServerConnection:
         try:
             with self._questions.during_call(client.session, ask, clock):
                 async with limit as limited:
-                    # The SDK has a limit for each request, which goes on while a person is asked.
-                    result = await client.call_tool(
-                        tool, arguments, inf, progress_callback=on_progress
-                    )
+                    result = await self._result(client, tool, arguments, on_progress)
         except TimeoutError:
             if not limited.expired():
                 raise
@@ -460,6 +457,22 @@ class ServerConnection:
         finally:
             CURRENT_CALL.reset(current)
         raise await self._error(failure, requests, client, link)
+
+    async def _result(
+        self,
+        client: Client,
+        tool: str,
+        arguments: dict[str, Any],
+        on_progress: ProgressFnT | None,
+    ) -> types.CallToolResult:
+        """Make a call, and again once its user has opened what its server requires for it."""
+        while True:
+            try:
+                # The SDK has a limit for each request, which goes on while a person is asked.
+                return await client.call_tool(tool, arguments, inf, progress_callback=on_progress)
+            except MCPError as error:
+                if not await self._questions.has_opened(error):
+                    raise
 
     def _note_answer(self) -> None:
         self._refused_by = None

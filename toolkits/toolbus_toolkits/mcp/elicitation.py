@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import urlsplit
 
 import mcp_types as types
-from mcp import ClientSession
+from mcp import ClientSession, MCPError
 from mcp.client import ClientRequestContext
 from pydantic import ValidationError
 
@@ -28,7 +28,7 @@ from toolbus.schemas.foreign import usable_schema
 from toolbus.untrusted_text import one_line, printable
 from toolbus_toolkits.credentials.redaction import Redact, redacted_json
 from toolbus_toolkits.mcp.log_budget import LogBudget
-from toolbus_toolkits.mcp.messages import MAX_RAW_WORDS, MAX_WORDS
+from toolbus_toolkits.mcp.messages import MAX_RAW_WORDS, MAX_WORDS, ServerError
 
 __all__ = ["AskPerson", "UserQuestions"]
 
@@ -149,6 +149,28 @@ class UserQuestions:
             call = calls[0] if len(calls) == 1 else None
         if call is None:
             return self._decline(params, f"it does not say for which of {len(calls)} calls")
+        return await self._answer(call, params)
+
+    async def has_opened(self, error: MCPError) -> bool:
+        """Have a person open what the server of this call requires to be opened before.
+
+        That is an error of 2025-11-25. Return whether all of it was opened; not for other errors.
+        """
+        call, answer = _current.get(), error.data
+        if call is None or not isinstance(answer, ServerError):
+            return False
+        if answer.code != types.URL_ELICITATION_REQUIRED:
+            return False
+        try:
+            required = types.ElicitationRequiredErrorData.model_validate(answer.data, by_name=False)
+        except ValidationError:
+            return False
+        for params in required.elicitations:
+            if (await self._answer(call, params)).action != "accept":
+                return False
+        return bool(required.elicitations)
+
+    async def _answer(self, call: _Call, params: types.ElicitRequestParams) -> types.ElicitResult:
         if call.ask is None:
             return self._decline(params, "nobody can be asked here")
         if call.asked == _MAX_QUESTIONS:
@@ -193,6 +215,6 @@ def _question_of(server: str, params: types.ElicitRequestParams, redact: Redact)
     text = (
         f"The MCP server {server} asks you to open an address, in its own words:\n{words}\n\n"
         f"address: {url}\nhost: {host}\n\nNothing opens it: open it yourself if you trust this "
-        f'host, and answer "{_OPENED}".'
+        f'host, and answer "{_OPENED}" when you are done there.'
     )
     return _Question(text, None, (_OPENED,))
