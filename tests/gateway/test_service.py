@@ -21,7 +21,7 @@ import pytest
 from gateway.conftest import REVISIONS, Door, running_gateway
 from gateway.raw_http import raw_connection
 from support.clients.certificates import make_pki
-from support.processes.command_line import CommandLine
+from support.processes.command_line import CommandLine, heard_interrupts
 from toolbus import Toolkit, tool
 from toolbus_gateway import http_protocol, service
 from toolbus_gateway.http_access import AccessSettings
@@ -267,12 +267,14 @@ WRONG = {
 
 @pytest.mark.parametrize("options", WRONG, ids=" ".join)
 def test_wrong_options_are_refused_with_words(tmp_path: Path, options: tuple[str, ...]) -> None:
-    outcome = CommandLine(tmp_path).run_here("gateway", *options)
+    with heard_interrupts():  # one that fails late leaves its handler behind
+        outcome = CommandLine(tmp_path).run_here("gateway", *options)
     assert outcome.code == 2
     assert WRONG[options] in outcome.err
 
 
 def test_the_command_warns_beyond_this_machine_without_tls_and_names(tmp_path: Path) -> None:
-    outcome = CommandLine(tmp_path).run_here("gateway", "--host", "192.0.2.1")
+    with heard_interrupts():
+        outcome = CommandLine(tmp_path).run_here("gateway", "--host", "192.0.2.1")
     assert "NO TLS on 192.0.2.1" in outcome.err
     assert "clients from elsewhere get 421" in outcome.err

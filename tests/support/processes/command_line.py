@@ -93,8 +93,7 @@ class CommandLine:
         wanted = self.environment(variables)
         assert not [name for name in wanted if name.startswith("OTEL_")], "spans are for a process"
         surplus = dict.fromkeys(os.environ.keys() - wanted.keys())
-        # A command may leave a handler of Ctrl-C behind, as its process would end with it.
-        with chdir(self.folder), heard_interrupts():
+        with chdir(self.folder):
             result = CliRunner().invoke(
                 make_app(), arguments, env={**surplus, **wanted}, prog_name="toolbus"
             )
