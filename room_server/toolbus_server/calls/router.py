@@ -306,6 +306,8 @@ class Router:
             answer["assesses"] = True
         if tool.approval:
             answer["approval"] = True
+        if tool.external:
+            answer["external"] = True
         return answer
 
     def _not_found(self, error: NotFound) -> NotFound:

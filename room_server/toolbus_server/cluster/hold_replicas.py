@@ -28,8 +28,7 @@ __all__ = ["HoldChannel", "HoldReplicas"]
 
 _logger = bounded_logger(__name__)
 _RETRY_S = 1.0
-"""After this time a node that could not be sent a hold, or has lost some, is sent them again. At
-once would be too early: a node that has just ended is sent to until its lease ends."""
+"""After this time a node that could not be sent a hold, or does not hear, is sent all of them."""
 _SHARE_BYTES = 64 * 1024
 """Holds of one room that wait at a time until they are passed to Redis, for each node."""
 
@@ -83,7 +82,7 @@ class _Receiver:
 
     def release(self, ticket: NotifyingTicket) -> None:
         """Wait no longer: what is in flight refers to the ticket, and so must not to the room."""
-        ticket.on_written = _nothing
+        ticket.on_written = ticket.on_dropped = _nothing
         self.ticket = None
 
 
@@ -128,19 +127,21 @@ class HoldReplicas:
     def send_all(self) -> None:
         """Send all holds of this node once more to all nodes: one may have been lost."""
         for node, there in self._nodes.items():
-            self._restart(there)
+            there.stop()
+            there.sent, there.lacks_ids = 0, True
             self._send(node)
 
-    def resend(self, node: str) -> None:
-        """Send all holds of this node once more to a node that has lost something, in a while."""
+    def resend(self, node: str, *, is_heard: bool) -> None:
+        """Send all holds of this node once more to a node that has lost something."""
         there = self._nodes.get(node)
-        if there is not None:
-            self._restart(there)
-            self._send_later(node, there)
-
-    def _restart(self, there: _Receiver) -> None:
-        there.stop()
+        if there is None:
+            return
         there.sent, there.lacks_ids = 0, True
+        if is_heard:
+            self._send(node)
+        else:
+            there.stop()
+            self._send_later(node, there)
 
     def _send(self, node: str) -> None:
         """Send the next changes to a node that takes them, as many as fit into a share."""
@@ -171,7 +172,9 @@ class HoldReplicas:
         reached: int,
         open_ids: list[str] | None,
     ) -> None:
-        ticket = NotifyingTicket(partial(self._written, node))
+        ticket = NotifyingTicket(
+            partial(self._written, node), on_dropped=partial(self._dropped, node)
+        )
         if self._channel.send_holds(node, self._name, packed, open_ids, ticket):
             there.ticket, there.sent = ticket, reached
             there.lacks_ids = there.lacks_ids and open_ids is None
@@ -184,6 +187,12 @@ class HoldReplicas:
         if there is not None and there.ticket is not None and there.ticket.written:
             there.release(there.ticket)
             self._send(node)
+
+    def _dropped(self, node: str) -> None:
+        """Wait for nothing: the link has begun anew, and `resend` or `send_all` follows."""
+        there = self._nodes.get(node)
+        if there is not None and there.ticket is not None:
+            there.release(there.ticket)
 
     def _send_later(self, node: str, there: _Receiver) -> None:
         there.timer = asyncio.get_running_loop().call_later(_RETRY_S, self._retry, node)

@@ -93,7 +93,8 @@ class CommandLine:
         wanted = self.environment(variables)
         assert not [name for name in wanted if name.startswith("OTEL_")], "spans are for a process"
         surplus = dict.fromkeys(os.environ.keys() - wanted.keys())
-        with chdir(self.folder):
+        # A command may leave a handler of Ctrl-C behind, as its process would end with it.
+        with chdir(self.folder), heard_interrupts():
             result = CliRunner().invoke(
                 make_app(), arguments, env={**surplus, **wanted}, prog_name="toolbus"
             )
