@@ -50,6 +50,11 @@ class Form:
     is_wrapped: bool
     """Whether the answer is the value of the one field `answer`."""
 
+    @property
+    def is_named(self) -> bool:
+        """Whether its tool has named it, so that it can be answered before it is asked."""
+        return self.key not in (_APPROVE, _ANSWER)
+
     @classmethod
     def of(cls, hold: HoldInfo, wrong: str = "") -> Form | None:
         """Make the form of an open hold, read with its body; None if none can ask for it.

@@ -28,7 +28,8 @@ __all__ = ["HoldChannel", "HoldReplicas"]
 
 _logger = bounded_logger(__name__)
 _RETRY_S = 1.0
-"""After this time a node that could not be sent a hold, or does not hear, is sent all of them."""
+"""After this time a node that could not be sent a hold, or has lost some, is sent them again. At
+once would be too early: a node that has just ended is sent to until its lease ends."""
 _SHARE_BYTES = 64 * 1024
 """Holds of one room that wait at a time until they are passed to Redis, for each node."""
 
@@ -71,18 +72,23 @@ class _Receiver:
     def waits(self) -> bool:
         return self.ticket is not None or self.timer is not None
 
-    def stop(self) -> None:
-        """Send nothing of what waits."""
+    def restart(self) -> None:
+        """Send nothing of what waits, and then everything once more."""
         if self.ticket is not None:
             self.ticket.ended = True
             self.release(self.ticket)
+        self.sent, self.lacks_ids = 0, True
+
+    def stop(self) -> None:
+        """Wait for nothing any more: what is sent next is everything."""
+        self.restart()
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
 
     def release(self, ticket: NotifyingTicket) -> None:
         """Wait no longer: what is in flight refers to the ticket, and so must not to the room."""
-        ticket.on_written = ticket.on_dropped = _nothing
+        ticket.on_written = _nothing
         self.ticket = None
 
 
@@ -128,19 +134,13 @@ class HoldReplicas:
         """Send all holds of this node once more to all nodes: one may have been lost."""
         for node, there in self._nodes.items():
             there.stop()
-            there.sent, there.lacks_ids = 0, True
             self._send(node)
 
-    def resend(self, node: str, *, is_heard: bool) -> None:
-        """Send all holds of this node once more to a node that has lost something."""
+    def resend(self, node: str) -> None:
+        """Send all holds of this node once more to a node that has lost something, in a while."""
         there = self._nodes.get(node)
-        if there is None:
-            return
-        there.sent, there.lacks_ids = 0, True
-        if is_heard:
-            self._send(node)
-        else:
-            there.stop()
+        if there is not None:
+            there.restart()
             self._send_later(node, there)
 
     def _send(self, node: str) -> None:
@@ -172,9 +172,7 @@ class HoldReplicas:
         reached: int,
         open_ids: list[str] | None,
     ) -> None:
-        ticket = NotifyingTicket(
-            partial(self._written, node), on_dropped=partial(self._dropped, node)
-        )
+        ticket = NotifyingTicket(partial(self._written, node))
         if self._channel.send_holds(node, self._name, packed, open_ids, ticket):
             there.ticket, there.sent = ticket, reached
             there.lacks_ids = there.lacks_ids and open_ids is None
@@ -188,14 +186,9 @@ class HoldReplicas:
             there.release(there.ticket)
             self._send(node)
 
-    def _dropped(self, node: str) -> None:
-        """Wait for nothing: the link has begun anew, and `resend` or `send_all` follows."""
-        there = self._nodes.get(node)
-        if there is not None and there.ticket is not None:
-            there.release(there.ticket)
-
     def _send_later(self, node: str, there: _Receiver) -> None:
-        there.timer = asyncio.get_running_loop().call_later(_RETRY_S, self._retry, node)
+        if there.timer is None:  # else one loss after another would put it off
+            there.timer = asyncio.get_running_loop().call_later(_RETRY_S, self._retry, node)
 
     def _retry(self, node: str) -> None:
         self._nodes[node].timer = None

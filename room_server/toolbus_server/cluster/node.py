@@ -283,9 +283,9 @@ class Node:
         if hold is not None and open_room is not None:
             open_room.hold_requests.held_elsewhere(call, hold, data)
 
-    def resend_reports(self, node: str, *, is_heard: bool) -> None:
+    def resend_reports(self, node: str) -> None:
         """Send the reports of calls, and all holds, to another node again."""
-        self._rooms.resend_reports(node, is_heard=is_heard)
+        self._rooms.resend_reports(node)
 
     def execute_elsewhere(self, action: str, options: dict[str, Any]) -> None:
         """Send an administrator's action to all other nodes; returns at once."""

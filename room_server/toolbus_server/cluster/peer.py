@@ -114,7 +114,7 @@ class PeerOwner(Protocol):
     def on_held(self, call: InFlightCall, data: dict[str, Any]) -> None:
         """Let a call stand still, as its node, or one behind it, waits for a person."""
 
-    def resend_reports(self, node: str, *, is_heard: bool) -> None:
+    def resend_reports(self, node: str) -> None:
         """Report calls and holds again, as a report to this node may have been lost."""
 
     def window(self) -> int:
@@ -318,7 +318,7 @@ class Peer:
         self._last_error = message
         if error is not None or answer.result() == 0:
             self._on_lost(self._link.undelivered(sent), can_send=False)
-            self._owner.resend_reports(self.node_id, is_heard=False)
+            self._owner.resend_reports(self.node_id)
         self._pump()
 
     def probe(self) -> None:
@@ -340,7 +340,7 @@ class Peer:
         else:
             self._on_lost(received.lost, can_send=True)
         if received.was_reset or received.lost:
-            self._owner.resend_reports(self.node_id, is_heard=True)
+            self._owner.resend_reports(self.node_id)
         for data in received.entries:
             try:
                 self._on_entry(_decode(data))

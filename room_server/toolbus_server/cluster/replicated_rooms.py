@@ -295,15 +295,11 @@ class ReplicatedRooms:
         """Return a room, if this node holds it."""
         return self._rooms.get(room)
 
-    def resend_reports(self, node: str, *, is_heard: bool) -> None:
-        """Send another node the reports of calls again, if it has a monitor, and all holds.
-
-        A node that does not hear is sent the holds after a pause: at once, they would be lost and
-        sent again without end.
-        """
+    def resend_reports(self, node: str) -> None:
+        """Send another node the reports of calls again, if it has a monitor, and all holds."""
         for replica in self._rooms.values():
             replica.monitor.resend_report(node)
-            replica.holds.resend(node, is_heard=is_heard)
+            replica.holds.resend(node)
 
     def invalidate(self) -> None:
         """Mark all rooms as possibly outdated."""

@@ -11,6 +11,7 @@ import pytest
 
 from support.parts.manual_clock import RecordingPort
 from support.parts.models import definition, participant
+from support.patience import PATIENCE_S
 from toolbus.errors import Unavailable
 from toolbus.transport.websocket import NotifyingTicket
 from toolbus.wire import Call, CallId, Cancel, Hold, RequestId, Settle
@@ -65,7 +66,7 @@ class Node:
     ) -> bool:
         if self.is_reachable:
             self.waiting.append((packed, open_ids, ticket))
-        shares = [packed for packed, _, _ in self.waiting]
+        shares = [packed for packed, _, ticket in self.waiting if not ticket.ended]
         self.most_bytes = max(self.most_bytes, sum(len(hold) for share in shares for hold in share))
         return self.is_reachable
 
@@ -192,22 +193,8 @@ async def test_rule_that_ends_unseen_is_listed_no_more() -> None:
     assert list(there.listed().values()) == ["approve"]
 
 
-async def test_what_was_lost_is_sent_once_more_in_place_of_what_waits() -> None:
-    there = Node()
-    here = Node(there)
-    for _ in range(60):
-        here.ask()
-    here.take(is_lost=True)
-    for _ in range(100):
-        here.replicas.resend(OTHER, is_heard=True)
-    assert here.most_bytes < SHARE_BYTES
-    while here.take():
-        pass
-    assert there.listed() == here.listed()
-
-
 @pytest.mark.parametrize("is_reachable", [True, False])
-async def test_what_nobody_heard_is_sent_once_more_but_not_at_once(
+async def test_what_was_lost_is_sent_once_more_but_not_at_once(
     monkeypatch: pytest.MonkeyPatch, *, is_reachable: bool
 ) -> None:
     """To a node that has just ended all is lost at once, again and again."""
@@ -218,10 +205,22 @@ async def test_what_nobody_heard_is_sent_once_more_but_not_at_once(
     here.is_reachable = is_reachable
     monkeypatch.setattr(hold_replicas, "_RETRY_S", 0.0)
     for _ in range(3):
-        here.replicas.resend(OTHER, is_heard=False)
+        here.replicas.resend(OTHER)
         assert not here.take()
     assert there.listed() == {}
+    here.is_reachable = True
     while there.listed() != here.listed():
         await asyncio.sleep(0)
-        here.is_reachable = True
         here.take()
+
+
+async def test_one_loss_after_another_puts_nothing_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = Node()
+    here = Node(there)
+    here.ask()
+    monkeypatch.setattr(hold_replicas, "_RETRY_S", 0.05)
+    async with asyncio.timeout(PATIENCE_S):
+        while there.listed() != here.listed():
+            here.replicas.resend(OTHER)
+            await asyncio.sleep(0)
+            here.take()
