@@ -72,11 +72,16 @@ class _Receiver:
     def waits(self) -> bool:
         return self.ticket is not None or self.timer is not None
 
-    def stop(self) -> None:
-        """Send nothing of what waits."""
+    def restart(self) -> None:
+        """Send nothing of what waits, and then everything once more."""
         if self.ticket is not None:
             self.ticket.ended = True
             self.release(self.ticket)
+        self.sent, self.lacks_ids = 0, True
+
+    def stop(self) -> None:
+        """Wait for nothing any more: what is sent next is everything."""
+        self.restart()
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
@@ -128,19 +133,15 @@ class HoldReplicas:
     def send_all(self) -> None:
         """Send all holds of this node once more to all nodes: one may have been lost."""
         for node, there in self._nodes.items():
-            self._restart(there)
+            there.stop()
             self._send(node)
 
     def resend(self, node: str) -> None:
         """Send all holds of this node once more to a node that has lost something, in a while."""
         there = self._nodes.get(node)
         if there is not None:
-            self._restart(there)
+            there.restart()
             self._send_later(node, there)
-
-    def _restart(self, there: _Receiver) -> None:
-        there.stop()
-        there.sent, there.lacks_ids = 0, True
 
     def _send(self, node: str) -> None:
         """Send the next changes to a node that takes them, as many as fit into a share."""
@@ -186,7 +187,8 @@ class HoldReplicas:
             self._send(node)
 
     def _send_later(self, node: str, there: _Receiver) -> None:
-        there.timer = asyncio.get_running_loop().call_later(_RETRY_S, self._retry, node)
+        if there.timer is None:  # else one loss after another would put it off
+            there.timer = asyncio.get_running_loop().call_later(_RETRY_S, self._retry, node)
 
     def _retry(self, node: str) -> None:
         self._nodes[node].timer = None

@@ -11,6 +11,7 @@ import pytest
 
 from support.parts.manual_clock import RecordingPort
 from support.parts.models import definition, participant
+from support.patience import PATIENCE_S
 from toolbus.errors import Unavailable
 from toolbus.transport.websocket import NotifyingTicket
 from toolbus.wire import Call, CallId, Cancel, Hold, RequestId, Settle
@@ -207,7 +208,19 @@ async def test_what_was_lost_is_sent_once_more_but_not_at_once(
         here.replicas.resend(OTHER)
         assert not here.take()
     assert there.listed() == {}
+    here.is_reachable = True
     while there.listed() != here.listed():
         await asyncio.sleep(0)
-        here.is_reachable = True
         here.take()
+
+
+async def test_one_loss_after_another_puts_nothing_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = Node()
+    here = Node(there)
+    here.ask()
+    monkeypatch.setattr(hold_replicas, "_RETRY_S", 0.05)
+    async with asyncio.timeout(PATIENCE_S):
+        while there.listed() != here.listed():
+            here.replicas.resend(OTHER)
+            await asyncio.sleep(0)
+            here.take()
