@@ -1,0 +1,1 @@
+"""Confinement of programs: what a toolkit starts reaches only what its config names."""
