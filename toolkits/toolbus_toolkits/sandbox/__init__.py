@@ -10,16 +10,21 @@ from __future__ import annotations
 from toolbus_toolkits.sandbox.config import BACKENDS, Backend, Protect, SandboxConfig
 from toolbus_toolkits.sandbox.holds import HOLDS, Holding, summary
 from toolbus_toolkits.sandbox.plan import Confinement, SandboxUnavailable, confinement
+from toolbus_toolkits.sandbox.probe import backend_for, confined_command
+from toolbus_toolkits.sandbox.starting import ConfinedStart
 
 __all__ = [
     "BACKENDS",
     "HOLDS",
     "Backend",
+    "ConfinedStart",
     "Confinement",
     "Holding",
     "Protect",
     "SandboxConfig",
     "SandboxUnavailable",
+    "backend_for",
+    "confined_command",
     "confinement",
     "summary",
 ]

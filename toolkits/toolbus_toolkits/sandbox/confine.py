@@ -259,7 +259,8 @@ def _truncate_rules() -> list[_Rule]:
     ]
 
 
-def _filter(options: dict[str, Any], abi: int) -> bytes:
+def seccomp_filter(options: dict[str, Any], abi: int) -> bytes:
+    """Return the filter for `network` and `unix_sockets` of the options, as the kernel reads it."""
     machine = os.uname().machine
     if machine not in _ARCHITECTURES:
         raise _Failure(f"no system call numbers are known for {machine}")
@@ -365,7 +366,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 
 
 def _refuse_calls(options: dict[str, Any], abi: int) -> None:
-    program = _filter(options, abi)
+    program = seccomp_filter(options, abi)
     buffer = ctypes.create_string_buffer(program, len(program))
     described = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
     _call("seccomp", "prctl", _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, described, 0, 0)
