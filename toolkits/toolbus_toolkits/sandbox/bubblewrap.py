@@ -89,10 +89,16 @@ class Bubblewrap:
                 options += ("--symlink", os.readlink(path), path)
         for path, words in sorted(_places(plan).items(), key=lambda item: item[0].count("/")):
             options += (*words.split(), *([path] if "bind" in words else []), path)
-        # Or one could rename `.git`, and make another one with other hooks.
-        for path in {os.path.dirname(p) for p in plan.protected}:
-            if os.path.basename(path) == ".git":
-                options += ("--bind", path, path)
+        # Or one could rename a folder above, and make another one with other settings: the kernel
+        # refuses that for a mount only.
+        above = {
+            folder
+            for path in plan.protected
+            for folder in map(str, Path(path).parents)
+            if is_below_any(folder, plan.write) and folder not in plan.write
+        }
+        for path in sorted(above, key=lambda path: path.count("/")):
+            options += ("--bind", path, path)
         for path in plan.protected:
             options += ("--ro-bind", path, path)
         for path in plan.hide:

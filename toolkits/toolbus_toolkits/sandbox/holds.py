@@ -41,6 +41,13 @@ HOLDS: Mapping[str, Holding] = {
             "no: where its user may",
             _ALL,
         ),
+        Holding(
+            "names",
+            "one learns which files there are outside, their sizes and times",
+            _ALL,
+            _NONE,
+            _ALL,
+        ),
         Holding("hide in write", "`hide` within folders that it changes", _ALL, _NONE, _ALL),
         Holding("hide in read", "`hide` within folders that it only reads", _ALL, _ALL, _ALL),
         Holding(
