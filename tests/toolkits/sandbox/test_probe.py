@@ -15,6 +15,7 @@ from toolbus_toolkits.sandbox import SandboxConfig, SandboxUnavailable, backend_
 from toolbus_toolkits.sandbox.bubblewrap import Bubblewrap
 from toolbus_toolkits.sandbox.docker import docker_words, find_docker
 from toolbus_toolkits.sandbox.plan import confinement
+from toolbus_toolkits.sandbox.probe import found_backend
 
 REAL = Bubblewrap.find(())
 SAYS_A_VERSION = '#!/bin/sh\n[ "$1" = --version ] && echo bubblewrap 0.12.3 && exit\n'
@@ -30,7 +31,7 @@ def bwrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.write_text(SAYS_A_VERSION)
     path.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    backend_for.cache_clear()
+    found_backend.cache_clear()
     return path
 
 

@@ -182,6 +182,11 @@ class ConfinedFolders:
                 self._uses.remove(use)
             self._changed.notify_all()
 
+    def are_used(self, folders: tuple[str, ...]) -> bool:
+        """Whether a confined program can change some of these folders now."""
+        with self._changed:
+            return bool(self._others(FolderUse(folders, _all=self)))
+
     def _others(self, use: FolderUse) -> list[FolderUse]:
         return [
             other
