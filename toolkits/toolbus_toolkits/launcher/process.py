@@ -284,8 +284,9 @@ class StartedProcess:
             argv = [_find(program, environment), *program.args]
         mark = MARKS.new() if kind == "command" else None
         # /bin/sh may drop variables whose names it cannot use: then the program is started at once,
-        # and marked a moment later.
-        is_held = mark is not None and all(
+        # and marked a moment later. A program is held only in a sandbox, which may start others
+        # before it: limits that come later would not be theirs.
+        is_held = (mark or confined) is not None and all(
             name.isidentifier() and name.isascii() for name in environment
         )
         if is_held:

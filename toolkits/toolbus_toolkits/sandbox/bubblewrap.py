@@ -24,9 +24,9 @@ from toolbus_toolkits.sandbox.plan import (
 
 __all__ = ["MAX_PLACES", "Bubblewrap", "in_path"]
 
-MAX_PLACES = 1000
-"""So many paths may be hidden or protected. bubblewrap takes 9,000 words, reads the list of mounts
-again for each one, and needs 5 ms for 100 of them."""
+MAX_PLACES = 250
+"""So many paths may be hidden or protected: each one costs a start a millisecond, since bubblewrap
+reads the list of mounts for it."""
 _SAFE_VERSION = (0, 12)
 """From here on bubblewrap follows no symlink to a destination (CVE-2026-87766). Before, a program
 that changes a folder could move what is set up there for the next program."""
@@ -73,12 +73,12 @@ class Bubblewrap:
         """Return the options that confine a program as planned.
 
         Raises:
-            SandboxUnavailable: It is more than bubblewrap takes.
+            SandboxUnavailable: More than 250 paths are to be hidden or protected.
         """
         if len(plan.hide) + len(plan.protected) > MAX_PLACES:
             raise SandboxUnavailable(
-                f"{len(plan.hide) + len(plan.protected)} files are to be hidden or protected, and"
-                f" bubblewrap takes {MAX_PLACES}: hide the folders that they are in"
+                f"more than {MAX_PLACES} files are to be hidden or protected, which would take"
+                " bubblewrap too long at each start: hide the folders that they are in"
             )
         words = "--unshare-user --unshare-pid --unshare-ipc --die-with-parent --cap-drop ALL"
         options = words.split()

@@ -120,8 +120,9 @@ def _hidden(config: SandboxConfig, home: str, shown: tuple[str, ...]) -> tuple[s
 
 def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
     found: list[str] = []
-    for path in sorted(set(paths), key=lambda path: (path.count("/"), path)):
-        if not is_below_any(path, found):
+    # So that what lies below a path comes right after it.
+    for path in sorted(set(paths), key=lambda path: path.split("/")):
+        if not (found and is_same_or_below(path, found[-1])):
             found.append(path)
     return tuple(found)
 

@@ -108,7 +108,7 @@ def backend_for(config: SandboxConfig) -> Backend | Bubblewrap:
             failures.append(f"{name}: {error}")
         else:
             return backend  # type: ignore[return-value]
-    raise SandboxUnavailable("nothing confines programs here. " + ". ".join(failures))
+    raise SandboxUnavailable("nothing confines programs here: " + "; ".join(failures))
 
 
 def probed(backend: Backend | Bubblewrap, config: SandboxConfig) -> None:

@@ -69,7 +69,7 @@ class _Search:
     def __init__(self, hidden: tuple[str, ...]) -> None:
         self.secrets: list[str] = []
         self.settings: list[str] = []
-        self._hidden = hidden
+        self._hidden = frozenset(hidden)
         self._left = MAX_FILES
 
     def look(self, root: str) -> None:
@@ -85,7 +85,7 @@ class _Search:
                 text = f"there are more than {MAX_FILES} files to look through for secrets"
                 raise SandboxUnavailable(f"{text}: name smaller folders, or set protect to false")
             for entry in entries:
-                if entry.is_symlink() or (self._hidden and is_below_any(entry.path, self._hidden)):
+                if entry.is_symlink() or entry.path in self._hidden:
                     continue
                 is_setting = self._judge(entry, root, is_protected)
                 if is_setting is not None and entry.is_dir(follow_symlinks=False):

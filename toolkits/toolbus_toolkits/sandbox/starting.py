@@ -43,7 +43,8 @@ class ConfinedStart:
     """Whether secrets and settings in its folders are kept from it (`protect`)."""
     ready: int | None = None
     """A descriptor that is readable once the program runs; None if nobody waits for that."""
-    _use: FolderUse | None = None
+    use: FolderUse | None = None
+    """Its use of the folders that it changes."""
     _scratch: str = ""
     _end: list[str] = field(default_factory=list)
     """A command that ends it, where killing its process does not."""
@@ -58,15 +59,15 @@ class ConfinedStart:
         if self.ready is not None:
             os.close(self.ready)
             self.ready = None
-        if self._use is not None:
-            self._use.set_up()
+        if self.use is not None:
+            self.use.set_up()
 
     def end(self) -> None:
         """Clean up after the end of all of it, or when it was not started. Idempotent."""
         self.close_descriptors()
         self.set_up()
-        if self._use is not None:
-            self._use.leave()
+        if self.use is not None:
+            self.use.leave()
         if self._scratch:
             shutil.rmtree(self._scratch, ignore_errors=True)
         if self._end:
@@ -112,31 +113,24 @@ def _by_bubblewrap(
     if plan.max_processes is not None and os.getuid() == 0:
         text = "the kernel limits no processes of root, whom this host runs as"
         raise SandboxUnavailable(f"max_processes: {text}: leave it out, or use another user")
-    asked = bool(plan.protected) or any(is_below_any(path, plan.write) for path in plan.hide)
+    asked = _has_places_within(plan)
     use = CONFINED_FOLDERS.enter(
         plan.write,
         sets_up=not backend.follows_no_symlink and (asked or config.protect is not False),
     )
-    start = ConfinedStart("bubblewrap", [], dict(environment), plan.cwd, _use=use)
+    start = ConfinedStart("bubblewrap", [], dict(environment), plan.cwd, use=use)
     try:
         if asked and not (use.is_alone or backend.follows_no_symlink):
             raise SandboxUnavailable(_NOT_ALONE)
         if config.protect is not False:
-            plan, start.is_protected = _protected(backend, config, plan, use)
-        inner = []
-        if plan.max_processes is not None:
-            # Set within the namespace, where no other processes of the user count. The first
-            # process of the sandbox is one of bubblewrap.
-            count = plan.max_processes + 1
-            inner.append(f"{{ ulimit -u {count} 2>/dev/null || ulimit -p {count}; }}")
-        if use.is_setting_up:
-            start.ready, writing = os.pipe()
-            start.descriptors.append(writing)
-            inner.append(f"echo > /proc/self/fd/{writing}")
-        program = list(argv)
-        if inner:
-            program = [_SHELL, "-c", " && ".join([*inner, 'exec "$@"']), "sh", *argv]
+            plan, start.is_protected = _protected(backend, config, plan, start)
+        if not _has_places_within(plan):
+            use.set_up()
+        program = [*_inner_words(start, plan, use), *argv]
         words = backend.arguments(plan)
+        for variable in [name for name in start.environment if not _is_name_of_shells(name)]:
+            # The launcher starts it by a shell, which would drop the variable.
+            words += ("--setenv", variable, start.environment.pop(variable))
         rules = {"network": True, "unix_sockets": plan.unix_sockets}
         words += ("--seccomp", str(_hold(start, seccomp_filter(rules, _NEWEST_ABI))))
         arguments = b"".join(os.fsencode(word) + b"\0" for word in words)
@@ -149,6 +143,39 @@ def _by_bubblewrap(
     return start
 
 
+def _has_places_within(plan: Confinement) -> bool:
+    """Whether something is hidden or protected in a folder that other programs change."""
+    return bool(plan.protected) or any(is_below_any(path, plan.write) for path in plan.hide)
+
+
+def _inner_words(start: ConfinedStart, plan: Confinement, use: FolderUse) -> list[str]:
+    """Return the words of a shell that does within the sandbox what must be done there."""
+    lines = []
+    if plan.max_processes is not None:
+        # Set within the namespace, where no other processes of the user count. The first process
+        # of the sandbox is one of bubblewrap.
+        count = plan.max_processes + 1
+        lines.append(f"{{ ulimit -u {count} 2>/dev/null || ulimit -p {count}; }}")
+    if use.is_setting_up:
+        start.ready, writing = os.pipe()
+        start.descriptors.append(writing)
+        lines.append(f"echo > /proc/self/fd/{writing}")  # not every shell takes >&12
+    if not lines:
+        return []
+    _require_names_of_shells(start)
+    return [_SHELL, "-c", " && ".join([*lines, 'exec "$@"']), "sh"]
+
+
+def _require_names_of_shells(start: ConfinedStart) -> None:
+    for name in start.environment:
+        if not _is_name_of_shells(name):
+            raise SandboxUnavailable(f"shells drop a variable of the name {name!a}: leave it out")
+
+
+def _is_name_of_shells(name: str) -> bool:
+    return name.isidentifier() and name.isascii()
+
+
 _NOT_ALONE = (
     "another confined program runs in the same folder: bubblewrap 0.12 or newer is needed to hide"
     " or protect files in it meanwhile"
@@ -156,12 +183,14 @@ _NOT_ALONE = (
 
 
 def _protected(
-    backend: Bubblewrap, config: SandboxConfig, plan: Confinement, use: FolderUse
+    backend: Bubblewrap, config: SandboxConfig, plan: Confinement, start: ConfinedStart
 ) -> tuple[Confinement, bool]:
     """Return the plan with secrets hidden and settings protected, and whether that is held."""
     try:
-        if not (use.is_alone or backend.follows_no_symlink):
-            raise SandboxUnavailable(_NOT_ALONE)
+        if not backend.follows_no_symlink:
+            if start.use is not None and not start.use.is_alone:
+                raise SandboxUnavailable(_NOT_ALONE)
+            _require_names_of_shells(start)
         found = find_protection(plan.write, plan.hide)
         more = replace(
             plan,
@@ -198,7 +227,7 @@ def _by_landlock(
     # The real ones cannot be covered without a mount namespace.
     own = {"HOME": scratch, "TMPDIR": scratch}
     return ConfinedStart(
-        "landlock", [*words, *argv], {**environment, **own}, plan.cwd, _use=use, _scratch=scratch
+        "landlock", [*words, *argv], {**environment, **own}, plan.cwd, use=use, _scratch=scratch
     )
 
 
