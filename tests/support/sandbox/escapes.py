@@ -17,6 +17,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 e = os.environ
 name = e["NAME"]  # of this attempt
 out, root = e["OUT"], e["ROOT"]  # a folder that it must not reach, and one that it may change
+seen = e["SEEN"]  # a folder that it may read, but for `hidden` in it
 secret, file = join(out, "secret"), join(out, "file")  # in `out`: not to be read, not to be changed
 other = int(e["OTHER"])  # a process outside, of the same user
 address, opened = int(e["ADDRESS"]), e["OPENED"]  # of its secret in memory, of its open `secret`
@@ -172,6 +173,21 @@ _WRITE = (
     ),
 )
 
+_WRITE_WHAT_IS_READ = (
+    ("writes what it may read", "rewrite(join(seen, 'file'))"),
+    ("makes a file where it may read", "open(join(seen, 'new'), 'w').close()"),
+    ("truncates what it may read", "os.truncate(join(seen, 'file'), 0)"),
+    (
+        "truncates what it may read by opening",
+        "os.open(join(seen, 'file'), os.O_RDONLY | os.O_TRUNC)",
+    ),
+    (
+        "writes what it may read by a hard link",
+        "os.link(join(seen, 'file'), join(root, 'link')); rewrite(join(root, 'link'))",
+    ),
+    ("moves what it may read", "os.rename(join(seen, 'file'), join(root, 'moved'))"),
+)
+
 _METADATA = (
     ("changes a mode", "os.chmod(file, 0o700)"),
     ("changes times", "os.utime(file, (1, 1))"),
@@ -315,6 +331,13 @@ ESCAPES: tuple[Escape, ...] = (
     *(Escape(name, "read", code, needs_root=True) for name, code in _READ_AS_ROOT),
     *(Escape(name, "read", code, has_other=True) for name, code in _READ_BY_OTHER),
     *(Escape(name, "write", code) for name, code in _WRITE),
+    *(Escape(name, "write", code) for name, code in _WRITE_WHAT_IS_READ),
+    Escape("reads what is hidden", "hide in read", "show(join(seen, 'hidden'))"),
+    Escape(
+        "reads what is hidden by a hard link",
+        "hide in read",
+        "os.link(join(seen, 'hidden'), join(root, 'link')); show(join(root, 'link'))",
+    ),
     *(Escape(name, "metadata", code) for name, code in _METADATA),
     Escape("changes an owner", "metadata", "os.chown(file, 7, 7)", needs_root=True),
     Escape("sees a size", "names", "print(os.stat(join(out, 'sized')).st_size)"),

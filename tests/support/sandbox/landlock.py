@@ -20,6 +20,7 @@ __all__ = [
     "landlock_words",
     "needs_landlock",
     "python",
+    "script_of",
 ]
 
 PROGRAM = Path(confine.__file__)
@@ -46,11 +47,14 @@ def needs_landlock(what: str) -> None:
         not_verified(what, "landlock: the kernel has none, or it is switched off", ci_has_it=False)
 
 
+def script_of(abi: int) -> str:
+    """Return a script that does what `confine.py` does where the kernel has that Landlock."""
+    return _WITH_ABI.format(folder=str(PROGRAM.parent), abi=abi)
+
+
 def landlock_words(options: Mapping[str, Any], abi: int | None = None) -> list[str]:
     """Return the words before a program; with `abi`, as if the kernel had that version."""
-    script = [str(PROGRAM)]
-    if abi is not None:
-        script = ["-c", _WITH_ABI.format(folder=str(PROGRAM.parent), abi=abi)]
+    script = [str(PROGRAM)] if abi is None else ["-c", script_of(abi)]
     everything = {
         "read": READ,
         "write": (),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import json
 import os
 import secrets
@@ -76,7 +77,7 @@ class _Other:
     def _state(self) -> Sequence[object]:
         pid = self.process.pid
         if self.process.poll() is not None:
-            return ["ended"]
+            return ["ended", self.process.returncode]
         memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY)
         try:
             content = os.pread(memory, 80, int(self.address))
@@ -85,8 +86,9 @@ class _Other:
         limits = Path(f"/proc/{pid}/limits").read_text()
         return [content, limits, os.getpriority(os.PRIO_PROCESS, pid)]
 
-    def is_changed(self) -> bool:
-        return self._state() != self._before
+    def change(self) -> str:
+        state = self._state()
+        return "" if state == self._before else f"{self._before} became {state}"
 
 
 class Outside:
@@ -124,6 +126,16 @@ class Outside:
         """The folders that attempts may change."""
         return [str(self.base / "roots" / escape.name) for escape in ESCAPES]
 
+    @property
+    def readable(self) -> Path:
+        """The folder that attempts may read, but for what is hidden in it."""
+        return self.base / "readable"
+
+    @property
+    def hidden(self) -> list[str]:
+        """What is hidden in the folder that attempts may read."""
+        return [str(self.readable / escape.name / "hidden") for escape in ESCAPES]
+
     def secret(self, name: str) -> str:
         """Return the word that is not to be read."""
         return f"secret-{self._token}-{name.replace(' ', '-').replace('/', '-')}"
@@ -131,8 +143,11 @@ class Outside:
     def _make_folders(self, escape: Escape) -> None:
         name, secret = escape.name, self.secret(escape.name)
         out, root = self.base / "outside" / name, self.base / "roots" / name
-        for folder in (out / "list", out / "empty", root):
+        seen = self.readable / name
+        for folder in (out / "list", out / "empty", root, seen):
             folder.mkdir(parents=True)
+        (seen / "file").write_text("unchanged")
+        (seen / "hidden").write_text(secret)
         (out / "secret").write_text(secret)
         (out / "file").write_text("unchanged")
         (out / "list" / secret).touch()
@@ -212,6 +227,7 @@ class Outside:
             "NAME": name,
             "OUT": str(self.base / "outside" / name),
             "ROOT": str(self.base / "roots" / name),
+            "SEEN": str(self.readable / name),
             "OTHER": str(other.process.pid if other else 0),
             "ADDRESS": other.address if other else "0",
             "OPENED": other.opened if other else "",
@@ -272,7 +288,8 @@ class Outside:
             path: (root / path).read_bytes() if (root / path).exists() else None
             for path in (*SETTINGS, ".husky/pre-commit")
         }
-        for folder, folders, files in os.walk(self.base / "outside" / name):
+        walks = (os.walk(self.base / "outside" / name), os.walk(self.readable / name))
+        for folder, folders, files in itertools.chain(*walks):
             for entry in (folder, *(os.path.join(folder, one) for one in (*folders, *files))):
                 status = os.lstat(entry)
                 facts[entry] = (
@@ -296,8 +313,8 @@ class Outside:
         if name in self._received:
             seen.append("it was heard outside")
         other = self._others.get(name)
-        if other is not None and other.is_changed():
-            seen.append("a process outside was changed")
+        if other is not None and (change := other.change()):
+            seen.append(f"a process outside was changed: {change}")
         root = self.base / "roots" / name
         if root.exists() and any(path.is_block_device() for path in root.iterdir()):
             seen.append("there is a device")

@@ -16,7 +16,7 @@ import pytest
 from support.pytest_plugins.missing_parts import not_verified
 from support.sandbox import starter, under_filter
 from support.sandbox.escapes import ESCAPES, Escape
-from support.sandbox.landlock import PROGRAM, landlock_abi, landlock_words
+from support.sandbox.landlock import PROGRAM, landlock_abi, script_of
 from support.sandbox.outside import Outside, outside
 from toolbus_toolkits.sandbox import HOLDS, Backend
 
@@ -58,10 +58,14 @@ FILTERED = [Start("bubblewrap", user, is_filtered=True) for user in ("root", "no
 
 def words(start: Start, world: Outside, **config: Any) -> list[str]:
     """Return the words before a program that start a sandbox."""
-    if start.abi is not None:
-        return landlock_words({"write": world.roots}, start.abi)
-    config |= {"backend": start.backend, "write": world.roots, "read": [sys.prefix]}
-    argv = [sys.executable, starter.__file__, json.dumps(config)]
+    config |= {
+        "backend": start.backend,
+        "write": world.roots,
+        "read": [sys.prefix, str(world.readable)],
+        "hide": world.hidden,
+    }
+    script = script_of(start.abi) if start.abi else ""
+    argv = [sys.executable, starter.__file__, json.dumps(config), script]
     if start.is_filtered:
         folder = str(PROGRAM.parent)
         argv = [sys.executable, "-I", "-S", under_filter.__file__, folder, *argv]
@@ -99,7 +103,7 @@ def test_an_attempt_is_held_or_the_table_says_that_it_is_not(
     is_held = HOLDS[escape.row].of(start.backend).startswith("yes")
     seen = world.succeeded(escape.name)
     if is_held:
-        assert not seen, world.outputs[escape.name]
+        assert not seen, f"{seen}: {world.outputs[escape.name]}"
     # An old Landlock and a user without rights hold some more by chance.
     elif start.abi is None and not escape.needs_root:
         assert seen, world.outputs[escape.name]
