@@ -361,6 +361,8 @@ class CallWait(Struct, eq=False):
     somebody has read what he would answer in place of the function."""
     ended: bool = False
     """Whether the call has ended: what still waits in the host's send queue is never written."""
+    may_be_made_again: bool = False
+    """Whether it ends because its caller lost its connection, who may make it again."""
 
     def __repr__(self) -> str:  # short, as that of `Delegation`
         return f"CallWait({self.count}, {self.holds!r})"
@@ -465,7 +467,7 @@ class CallHold:
     node: str = ""
     """The id of the node that it belongs to, if that is another one: its host is there."""
     replaces: str = ""
-    """The hold of an earlier attempt of the call, which was lost."""
+    """The hold of an earlier attempt of the call, whose host or caller was lost."""
     stopped: list[InFlightCall] = field(default_factory=list)
     """The calls whose time it stops."""
     outcome: HoldOutcome = "open"
@@ -478,6 +480,8 @@ class CallHold:
     reason: str = ""
     """Why it was denied, in the words of the settler."""
     settled_at: float = 0.0
+    is_away: bool = False
+    """Whether its call has ended as the caller lost its connection; it is still listed."""
     was_read: bool = False
     """Whether its body was read by somebody who may settle it."""
 

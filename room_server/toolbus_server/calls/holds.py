@@ -39,7 +39,9 @@ from toolbus_server.registry.models import (
 )
 
 __all__ = [
+    "AWAY_S",
     "OTHERS",
+    "SETTLED_S",
     "HoldChange",
     "Outgoing",
     "RoomHolds",
@@ -63,7 +65,10 @@ MAX_SETTLED, MAX_SETTLED_OF_ASKER = 1_024, 256
 """Settled holds of a room that a late answer can still find (PROTOCOL.md, HOLD-8); those of one
 identity, which would displace all others with questions that it withdraws."""
 SETTLED_S = 600.0
-"""How long it can find them."""
+"""How long it can find them, and how long a decision waits for a caller that is away."""
+AWAY_S = 60.0
+"""How long a hold is listed whose caller has lost its connection (PROTOCOL.md, HOLD-19): a program
+has reconnected or was started again by then."""
 _RETRY_AFTER_S = 1.0
 # Compiled once for all participants with the same grants.
 _patterns_of = lru_cache(maxsize=1024)(ToolPatterns)
@@ -229,6 +234,8 @@ def describe_hold(hold: CallHold, issuers: Issuers, now: float) -> dict[str, Any
         shown |= {"caller": tool.caller.shown, "call_id": tool.call_id}
     if hold.is_own:
         shown["own"] = True
+    if hold.is_away and not hold.ended:
+        shown["away"] = True
     if tool.principal is not None:
         shown["on_behalf_of"] = tool.principal.shown
     if tool.forwarded_for:
@@ -422,7 +429,7 @@ class RoomHolds:
                 del self.counts[quota]
 
     def _lost_hold_of(self, hold: CallHold, now: float) -> str:
-        """Return the hold of an earlier attempt of the call, if it was lost with its host."""
+        """Return the hold of an earlier attempt of the call, if its host or caller was lost."""
         caller, call_id = hold.tool.caller, hold.tool.call_id
         if caller is None or not call_id:
             return ""
@@ -431,7 +438,7 @@ class RoomHolds:
             before = former.tool.caller
             if former.tool.call_id == call_id and before is not None:
                 if before.identity == caller.identity:
-                    return former.id if former.outcome == "lost" else ""
+                    return former.id if former.is_away or former.outcome == "lost" else ""
         return ""
 
 

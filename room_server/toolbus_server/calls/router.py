@@ -506,21 +506,25 @@ class Router:
         if call is not None:
             if cancel.reason == "leaving" and call.is_held:  # the node of its caller shuts down
                 _leave_holds(call)
-            self._cancel(call, "the caller cancelled the call")
+            if cancel.reason == "caller_gone" and call.caller.participant.is_remote:
+                self._end_without_caller(call)
+            else:
+                self._cancel(call, "the caller cancelled the call")
         elif cancel.id in caller.asked:
             hold = caller.asked[cancel.id]
             hold.keeper.withdraw(hold)
         else:
             self.dropped += 1
 
-    def end_calls_of(self, connection: Connection) -> None:
+    def end_calls_of(self, connection: Connection, *, may_return: bool = True) -> None:
         """End the calls of a connection that has closed: those it runs, and those it made.
 
         Many end in steps. The connection must be in no room any more, so that none is added.
+        Without `may_return` its participant has lost its rights.
         """
         # Those it made first: their hosts get the reason `caller_gone`, also if they are nested.
         made = [call for call in connection.calls.values() if call.host is not connection]
-        self._ends.add(made, self._end_without_caller)
+        self._ends.add(made, self._end_without_caller if may_return else self._end_of_removed)
         self._ends.add(list(connection.dispatched.values()), self._end_without_host)
         for hold in list(connection.asked.values()):
             if hold.call is None:  # else it ends with its call
@@ -536,7 +540,13 @@ class Router:
                 self._end_without_host(call)
 
     def _end_without_caller(self, call: InFlightCall) -> None:
+        # What is nested, or made for somebody else, has no authority without its connection.
+        if call.wait is not None and call.principal is None:
+            call.wait.may_be_made_again = True
         self._cancel(call, "the caller disconnected", "caller_gone")
+
+    def _end_of_removed(self, call: InFlightCall) -> None:
+        self._cancel(call, "the caller was removed")
 
     def _end_without_host(self, call: InFlightCall) -> None:
         self._fail(call, _lost_call_error(HostLost, "the host disconnected", call))
@@ -574,7 +584,7 @@ class Router:
         held = [call for call in host.dispatched.values() if self._has_to_move(call)]
         self._ends.add(held, self.end_held)
         for hold in list(host.asked.values()):
-            if hold.is_own and (hold.call is None or self.is_draining):
+            if hold.is_away or (hold.is_own and (hold.call is None or self.is_draining)):
                 hold.keeper.leave(hold)
 
     def _has_to_move(self, call: InFlightCall) -> bool:

@@ -322,7 +322,7 @@ class Hub:
             del open_room.sessions[key]
         changes = open_room.routed.state.leave(participant, reserve=reserve)
         participant.reserves_names = reserve
-        self._remove(open_room, connection)
+        self._remove(open_room, connection, may_return=reserve)
         self.usages.left(participant.identity)
         open_room.routed.publish_change(participant)
         self.reserve_names(open_room, changes)
@@ -412,8 +412,10 @@ class Hub:
         room = reserved.room
         room.feeds.publish(room.routed.state.release(reserved.reservation))
 
-    def _remove(self, open_room: OpenRoom, connection: Connection) -> None:
+    def _remove(
+        self, open_room: OpenRoom, connection: Connection, *, may_return: bool = True
+    ) -> None:
         open_room.feeds.remove(connection.participant)
-        self.router.end_calls_of(connection)
+        self.router.end_calls_of(connection, may_return=may_return)
         self.router.delegated.check_principal(open_room.routed, connection.participant)
         open_room.routed.connections.pop(connection.participant.id, None)
