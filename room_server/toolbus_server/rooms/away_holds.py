@@ -28,6 +28,8 @@ class AwayHold:
     """A hold whose caller is away, and what was decided about it."""
 
     hold: CallHold
+    caller: Participant
+    """As it was on the connection that was lost."""
     asked: tuple[Any, ...]
     """All that a decision is about: the body too, as a preview may differ."""
     usage: IdentityUsage
@@ -73,7 +75,7 @@ class AwayHolds:
         self._of_calls: dict[Any, AwayHold] = {}
         self._timers = Deadlines(loop, self._expire)
 
-    def add(self, hold: CallHold) -> None:
+    def add(self, hold: CallHold, caller: Participant) -> None:
         """Add an open hold of a call that has ended, and whose host was answered."""
         self.end(hold.tool)
         asker, until = hold.open_connection, self._loop.time() + AWAY_S
@@ -81,7 +83,7 @@ class AwayHolds:
         asker.asked[-hold.number] = asker.asked.pop(hold.request_id)
         hold.request_id = -hold.number
         hold.is_away, hold.ends_at = True, min(hold.ends_at, until)
-        away = AwayHold(hold, _asked(hold), asker.usage, until)
+        away = AwayHold(hold, caller, _asked(hold), asker.usage, until)
         self._of_calls[_call_of(hold.tool)] = away
         self._timers.add(away.until, away)
 
@@ -111,6 +113,12 @@ class AwayHolds:
         away = self._of_calls.get(_call_of(hold.tool))
         if away is not None and away.hold is hold and not away.decision:
             self.end(hold.tool)
+
+    def remove(self, matches: Callable[[Participant], bool]) -> None:
+        """End those whose caller, or who has decided, was removed or has a revoked token."""
+        for away in list(self._of_calls.values()):
+            if matches(away.caller) or (away.approver is not None and matches(away.approver)):
+                self.end(away.hold.tool)
 
     def _expire(self, away: AwayHold) -> None:
         if away.until > self._loop.time() + CLOCK_S:

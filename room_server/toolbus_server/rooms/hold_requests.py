@@ -138,7 +138,8 @@ class HoldRequests:
         return Deadlines(self._loop, self._expire)
 
     @cached_property
-    def _away(self) -> AwayHolds:
+    def away(self) -> AwayHolds:
+        """The holds whose callers are away."""
         return AwayHolds(self._loop, self.withdraw)
 
     # Requests of askers
@@ -168,7 +169,7 @@ class HoldRequests:
         if not (goes_on or self._router.may_wait(asker, None if is_own else call)):
             raise self._router.leaving_error(is_nested=_is_nested(call, is_own=is_own))
         approvers = self._read_approvers(asker, request.options)
-        former = None if is_own or call is None else self._away.end(tool)
+        former = None if is_own or call is None else self.away.end(tool)
         self.table.check_quotas(tool, asker.participant.identity)
         if asker.usage.held_bytes + len(request.body) > identity_usage.MAX_HELD_BYTES:
             raise QuotaExceeded("too much waits for a person at the hosts of this identity")
@@ -296,16 +297,16 @@ class HoldRequests:
             if hold.node:
                 self._release(hold, "cancelled")
             elif may_be_away and not is_decided and hold.open_connection.participant.is_present:
-                self._caller_lost(hold)
+                self._caller_lost(call, hold)
             else:
                 self.withdraw(hold)
 
-    def _caller_lost(self, hold: CallHold) -> None:
+    def _caller_lost(self, call: InFlightCall, hold: CallHold) -> None:
         """List a hold a while longer; its host waits for the decision no more."""
         self._send(self.table.release(hold, "cancelled", self._loop.time()))
         error = Cancelled("the caller disconnected", executed="no")
         hold.open_connection.port.send_message(encode(failed(hold.request_id, error)))
-        self._away.add(hold)
+        self.away.add(hold, call.caller.participant)
         self._publish("hold_added", hold)
 
     def withdraw(self, hold: CallHold) -> None:
@@ -342,7 +343,7 @@ class HoldRequests:
         self._timers.forget(hold)
         self._router.holds.end(hold)
         if hold.is_away:
-            self._away.hold_ended(hold)
+            self.away.hold_ended(hold)
         else:
             asker.port.send_message(encode(reply), ticket)
         self._publish("hold_settled", hold)
@@ -391,7 +392,7 @@ class HoldRequests:
             self.table.add(hold)
             if outcome == "open":
                 if not (hold.is_own or hold.kind == "granted"):
-                    self._away.end(hold.tool)  # a host there asks now
+                    self.away.end(hold.tool)  # a host there asks now
                 self._publish("hold_added", hold)
             else:  # it ended before this node heard of it
                 self.table.close(hold, outcome, self._loop.time())
@@ -578,7 +579,7 @@ class HoldRequests:
         by = ShownParticipant.of(participant)
         reply = _reply_of(hold, by, outcome, request.options)
         if hold.is_away:
-            self._away.decide(hold, participant, reply.body)
+            self.away.decide(hold, participant, reply.body)
         hold.by, hold.answer, hold.is_changed = by, answer, answer.arguments is not None
         return self._pass_on(hold, outcome, reply)
 

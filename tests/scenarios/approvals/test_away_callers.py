@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -120,3 +120,30 @@ async def test_others_see_no_more_of_it_than_before(server: TestServer, stage: S
         with pytest.raises(PermissionDenied):
             await host.approve(hold)
     call.cancel()
+
+
+@pytest.mark.parametrize(("removed", "is_away"), [("ann", False), ("ann", True), ("carol", True)])
+async def test_removal_of_the_caller_or_the_approver_ends_what_they_left(
+    server: TestServer, removed: str, is_away: bool
+) -> None:
+    """HOLD-7: authority does not stand still."""
+    carol = server.room("carol", api=replace(ApiScope.full(), approve_all=("*",)))
+    root = server.room("root", api=replace(ApiScope.full(), admin=True, approve_all=("*",)))
+    async with carol, root, staged(server) as stage, person_in(root) as person:
+        call = stage.calling()
+        hold = await person.asked()
+        await stage.person.added()
+        if is_away:
+            await stage.cut()
+            assert (await person.asked()).is_away
+        if removed == "carol":
+            await carol.approve(hold)
+        await root.admin("kick", room=root.room, participant=removed)
+        assert (await person.settled()).outcome == (
+            "approved" if removed == "carol" else "cancelled"
+        )
+        if removed == "carol":
+            await stage.line.accept()
+            assert (await person.asked()).outcome == "open"
+        call.cancel()
+    assert stage.wrote == []
