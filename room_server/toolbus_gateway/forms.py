@@ -29,7 +29,7 @@ _FIELD_KEYS: Mapping[str, frozenset[str]] = {
     "array": _WORDS | {"items", "minItems", "maxItems"},
 }
 """What a form may say of a field; what else its schema asks for, the answer is checked for."""
-_FORMATS = frozenset({"email", "uri", "date", "date-time"})
+_FORMATS = ("email", "uri", "date", "date-time")  # a schema may have anything there, also a list
 _APPROVAL: Mapping[str, Any] = {
     "type": "boolean",
     "title": "Approve",
@@ -49,6 +49,11 @@ class Form:
     is_approval: bool
     is_wrapped: bool
     """Whether the answer is the value of the one field `answer`."""
+
+    @property
+    def is_named(self) -> bool:
+        """Whether its tool has named it, so that it can be answered before it is asked."""
+        return self.key not in (_APPROVE, _ANSWER)
 
     @classmethod
     def of(cls, hold: HoldInfo, wrong: str = "") -> Form | None:

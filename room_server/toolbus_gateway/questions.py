@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
+from collections import Counter
 from collections.abc import Coroutine, Mapping
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
@@ -231,7 +232,7 @@ class _Rounds:
 
     call_id: str
     digest: str
-    """Of what was shown last."""
+    """Of what was shown last, and how often the same was answered before."""
     key: str
     """What names the question in the client's answers."""
     is_approval: bool
@@ -276,8 +277,15 @@ class QuestionRounds:
         self._answer: types.ElicitResult | None = None
         self._is_settled = False
         """Whether what was asked about last has its answer: what follows is another question."""
+        self._given: dict[str, Any] = {}
+        """Answers that came with the call itself, by the name of what its tool will ask."""
+        self._answered: Counter[str] = Counter()
+        """How often each question was answered in this request, by the hash of what was shown."""
         self.call_id: str = secrets.token_hex(16)
         if self._rounds is None:
+            for key, given in (responses or {}).items():
+                if isinstance(given, types.ElicitResult) and given.action == "accept":
+                    self._given[key] = given.content or {}
             return
         self.call_id = self._rounds.call_id
         self._answers |= self._rounds.answers
@@ -306,11 +314,18 @@ class QuestionRounds:
         self, room: RoomClient, hold: HoldInfo, *, is_repeatable: bool
     ) -> CallResult | None:
         """Settle a hold that was asked about, else return the question for the client."""
-        if not is_repeatable:
-            return None
-        digest = _shown_digest(hold)
         form = Form.of(hold)
-        if form is not None and digest in self._answers:
+        if form is None:
+            return None
+        shown = _shown_digest(hold)
+        # A function may ask the same again, since it cannot use the answer.
+        digest = f"{shown}-{self._answered[shown]}"
+        # Of a call within this one another tool asks, which may use the same name.
+        if form.is_named and form.key in self._given and hold.call_id == self.call_id:
+            self._answers[digest] = self._given.pop(form.key)
+        elif not is_repeatable:
+            return None
+        if digest in self._answers:
             is_last = self._rounds is not None and self._rounds.digest == digest
             try:
                 # The call goes on before the reply is there.
@@ -321,18 +336,19 @@ class QuestionRounds:
                 del self._answers[digest]
                 form = Form.of(hold, error.message)
             else:
+                if not form.is_approval:
+                    self._answered[shown] += 1
                 return None
-        if form is None or not self._can_ask:
+        if form is None or not (is_repeatable and self._can_ask):
             return None
-        return self._question(hold, form)
+        return self._question(hold, form, digest)
 
-    def _question(self, hold: HoldInfo, form: Form) -> CallResult:
+    def _question(self, hold: HoldInfo, form: Form, digest: str) -> CallResult:
         again = 0 if self._rounds is None else self._rounds.again + (not self._is_settled)
         executed = _executed_of(hold)
         if again > MAX_ASKED_AGAIN:
             text = f"asked again {MAX_ASKED_AGAIN} times, it had changed or was not answered"
             return error_result(ApprovalDenied(text, executed=executed))
-        digest = _shown_digest(hold)
         rounds = _Rounds(
             self.call_id, digest, form.key, form.is_approval, executed, again, self._answers
         )

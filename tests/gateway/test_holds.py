@@ -31,6 +31,11 @@ from toolbus_server.testing import TestServer, running_server
 KEYS = ("one secret of all replicas, long enough",)
 MODERN, LEGACY = "2026-07-28", "legacy"
 FIRST = ("accept", {"approve": True})
+NAME = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "minLength": 2}},
+    "required": ["name"],
+}
 MARK = {"type": "integer", "minimum": 1, "maximum": 5}
 
 
@@ -56,9 +61,23 @@ class Desk:
         async def order(context: ToolContext) -> str:
             """Ask twice."""
             size = await context.ask("Which size?", options=["small", "large"])
-            name = {"type": "object", "properties": {"name": {"type": "string", "minLength": 2}}}
-            who = await context.ask("For whom?", schema={**name, "required": ["name"]})
+            who = await context.ask("For whom?", schema=NAME)
             return f"{size} for {who['name']}"
+
+        @tool(read_only=True)
+        async def insist(context: ToolContext) -> str:
+            """Ask the same until the answer is right."""
+            while (found := await context.ask("Which size?")) != "small":
+                self.ran.append(found)
+            return str(found)
+
+        @tool
+        async def sign(context: ToolContext) -> str:
+            """Ask for a name, in the middle of something that is not to be done twice."""
+            self.ran.append("began")
+            return str(
+                (await context.ask("Who signs?", schema={"title": "signer", **NAME}))["name"]
+            )
 
         @tool
         async def once(context: ToolContext) -> Any:
@@ -73,7 +92,7 @@ class Desk:
             return await context.room.call("desk.pay", amount=1)
 
         review = ExternalTool("review", {}, description="Review.", output_schema=MARK)
-        return Toolkit("desk", [pay, rush, order, once, outer, review])
+        return Toolkit("desk", [pay, rush, order, insist, sign, once, outer, review])
 
 
 @dataclass
@@ -231,6 +250,61 @@ async def test_state_that_is_not_of_this_call_is_refused(
     assert desk.ran == []
 
 
+async def test_function_that_asks_the_same_again_gets_another_answer(
+    open_door: Door, desk: Desk
+) -> None:
+    user = User([("accept", {"answer": "large"}), ("accept", {"answer": "small"})])
+    async with open_door.client(elicitation_callback=user) as client:
+        assert text_of(await client.call_tool("desk__insist", {})) == "small"
+    assert len(user.shown) == 2
+    assert set(desk.ran) == {"large"}
+
+
+async def given(client: Client, tool: str, key: str, content: Any, **arguments: Any) -> Any:
+    """Make a call that brings an answer with it, before anything was asked."""
+    answer = types.ElicitResult(action="accept", content=content)
+    more: Any = {"allow_input_required": True, "input_responses": {key: answer}}
+    return await client.session.call_tool(tool, arguments, **more)
+
+
+async def test_answer_that_comes_with_a_call_is_that_to_the_question_of_its_name(
+    open_door: Door, desk: Desk
+) -> None:
+    """Also of a function that is not to begin twice."""
+    async with open_door.client(elicitation_callback=User([FIRST])) as client:
+        assert text_of(await given(client, "desk__sign", "signer", {"name": "ann"})) == "ann"
+        assert desk.ran == ["began"]
+        for found in (
+            await given(client, "desk__pay", "approve", {"approve": True}, amount=5),
+            await given(client, "desk__order", "answer", {"answer": "small"}),
+        ):
+            assert isinstance(found, types.InputRequiredResult)
+    assert desk.ran == ["began"]
+
+
+@pytest.mark.parametrize("name", ["sign", "around"])
+async def test_answer_that_came_with_a_call_and_does_not_fit_leaves_the_question_open(
+    open_door: Door, desk: Desk, name: str
+) -> None:
+    """A call within the call has questions of its own, by whatever name."""
+
+    @tool
+    async def around(context: ToolContext) -> Any:
+        return await context.room.call("desk.sign")
+
+    async with (
+        open_door.server.room("other") as other,
+        other.host(Toolkit("outer", [around])),
+        open_door.server.room("alice") as alice,
+        person_in(alice) as person,
+        open_door.client(elicitation_callback=User([FIRST])) as client,
+    ):
+        owner, answer = ("desk", "a") if name == "sign" else ("outer", "eve")
+        call = asyncio.create_task(given(client, f"{owner}__{name}", "signer", {"name": answer}))
+        await alice.answer(await person.asked(), {"name": "ann"})
+        assert text_of(await call) == "ann"
+
+
 async def test_call_that_has_changed_meanwhile_is_asked_again_three_times(
     open_door: Door, desk: Desk
 ) -> None:
@@ -330,6 +404,7 @@ CHOICES = {"type": "array", "items": {"type": "string", "enum": ["a", "b"]}}
         (None, ("a", "b"), {"answer": TEXT | {"enum": ["a", "b"]}}),
         (TEXT | {"format": "email", "pattern": "x"}, (), {"answer": TEXT | {"format": "email"}}),
         (TEXT | {"format": "uuid"}, (), {"answer": TEXT}),
+        (TEXT | {"format": []}, (), {"answer": TEXT}),
         (MARK, (), {"answer": MARK}),
         (
             {"type": "object", "properties": {"a": TEXT, "b": CHOICES}},

@@ -141,8 +141,8 @@ def test_demo_draws_one_call_over_three_processes(
 def test_demo_draws_the_way_from_a_message_to_the_tools_that_answer_it(
     completed: subprocess.CompletedProcess[str],
 ) -> None:
-    title, *spans = completed.stdout[completed.stdout.index("\ntrace ") :].split("\n")[1:15]
-    assert title.endswith("13 spans")
+    title, *spans = completed.stdout[completed.stdout.index("\ntrace ") :].split("\n")[1:16]
+    assert title.endswith("14 spans")
     drawn = [re.sub(r"^(\W*)(.*?)\s{2,}\w+\s+(\S+).*", r"\1\2/\3", line) for line in spans]
     assert drawn == [
         "agent.ask/demo[caller]",
@@ -152,9 +152,10 @@ def test_demo_draws_the_way_from_a_message_to_the_tools_that_answer_it(
         "         └─ invoke_agent agent/demo[caller]",
         "            ├─ chat replies.jsonl/demo[caller]",
         "            ├─ execute_tool query/demo[caller]",
+        "            │  ├─ hold/demo[caller]",
         "            │  └─ sql.query/demo[caller]",
         "            │     └─ sql.query/server[room]",
-        f"            │        └─ sql.query/{(sql := drawn[9].partition('/')[2])}",
+        f"            │        └─ sql.query/{(sql := drawn[10].partition('/')[2])}",
         f"            │           └─ execute_tool query/{sql}",
         "            ├─ execute_tool now/demo[caller]",
         "            └─ chat replies.jsonl/demo[caller]",

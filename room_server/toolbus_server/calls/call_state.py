@@ -5,6 +5,7 @@ Values only: `router` and `stream_relay` decide what happens to them.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -288,6 +289,12 @@ class InFlightCall(Struct, eq=False):
         return any(not hold.is_own for hold in wait.holds)
 
     @property
+    def awaits_answer(self) -> bool:
+        """Whether its host, or the function that it runs, has asked a person for a value."""
+        holds = () if self.wait is None else self.wait.holds
+        return any(hold.kind == "answer" and not hold.is_own for hold in holds)
+
+    @property
     def is_nested(self) -> bool:
         """Whether it was made within a call that is in flight at this server."""
         return self.delegation is not None and self.delegation.parent is not None
@@ -325,8 +332,8 @@ class HoldKeeper(Protocol):
     def leave(self, hold: CallHold) -> None:
         """End a hold as lost: its host, or this server, leaves and waits for no person."""
 
-    def enter(self, call: InFlightCall) -> None:
-        """Let the host of a call enter the function, as the node of the caller knows of that."""
+    def enter(self, call: InFlightCall, hold_id: str) -> None:
+        """Let the host of a call enter the function: the caller's node knows of the approval."""
 
     def resumed_elsewhere(self, call: InFlightCall, data: dict[str, Any]) -> None:
         """Let a call go on whose host, or one within it, is at another node."""
@@ -464,6 +471,10 @@ class CallHold:
     opened_at: float
     ends_at: float
     """When it expires, by the loop's clock; infinity for never."""
+    changed: int = 0
+    """Which change of the holds of this node was its last; 0 at other nodes."""
+    timer: asyncio.TimerHandle | None = None
+    """Ends it, at `ends_at` or somewhat later."""
     node: str = ""
     """The id of the node that it belongs to, if that is another one: its host is there."""
     replaces: str = ""

@@ -299,6 +299,10 @@ class RoomHolds:
     """Makes what the node of a caller is sent with `Held`, for a hold and whether the function was
     entered before; that node makes of it what its participants are sent."""
     last_number: int = 0
+    last_change: int = 0
+    """The number of the last change of a hold of this node."""
+    last_unlisted: int = 0
+    """The last of these after which the hold was, or is now, not listed any more."""
     counts: Counter[_Quota] = field(default_factory=Counter)
     """Open holds, by what limits them."""
 
@@ -337,7 +341,20 @@ class RoomHolds:
         self.last_number += 1
         hold.number = self.last_number
         self.open[hold.id] = hold
+        self.changed(hold)
         self._count(hold, 1)
+
+    def changed(self, hold: CallHold) -> None:
+        """Count a change of a hold, which other nodes are sent if it is one of this node."""
+        if not hold.node:
+            self.last_change += 1
+            hold.changed = self.last_change
+
+    def changes_after(self, change: int) -> list[CallHold]:
+        """Return the holds of this node that changed after a change, in this order."""
+        listed = (*self.open.values(), *self.settled.values())
+        later = (hold for hold in listed if hold.changed > change)
+        return sorted(later, key=lambda hold: hold.changed)
 
     def stop(
         self, hold: CallHold, now: float, *, is_entered: bool, has_settlers: bool
@@ -376,6 +393,7 @@ class RoomHolds:
         del self.open[hold.id]
         self._count(hold, -1)
         hold.outcome, hold.settled_at, hold.body = outcome, now, b""
+        self.changed(hold)
         if hold.kind != "granted" or outcome == "taken_back":  # a decision that may come again
             self.settled[hold.id] = hold
             self.settled_of[hold.asked_by] += 1
@@ -383,6 +401,8 @@ class RoomHolds:
                 same = (old for old in self.settled.values() if old.asked_by == hold.asked_by)
                 self.forget(next(same))
             self.drop_old(now)
+        else:
+            self.last_unlisted = max(self.last_unlisted, hold.changed)
         hold.asker = None
         # What has ended is not held in memory for `SETTLED_S`: a call, connections, a definition.
         if isinstance(hold.tool.toolkit, RegisteredToolkit):
@@ -418,6 +438,7 @@ class RoomHolds:
     def forget(self, hold: CallHold) -> None:
         """List a settled hold no more."""
         del self.settled[hold.id]
+        self.last_unlisted = max(self.last_unlisted, hold.changed)
         self.settled_of[hold.asked_by] -= 1
         if not self.settled_of[hold.asked_by]:
             del self.settled_of[hold.asked_by]

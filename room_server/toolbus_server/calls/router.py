@@ -105,6 +105,9 @@ _NO_OPTIONS: Mapping[str, Any] = {}
 _FORWARDED = frozenset({"caller_context", "attempt"})
 _RETRY_AFTER_S = 0.05
 _LEAVING_S = 0.2
+_IF_UNREAD = ("if_unread", "if_unread_nested")
+"""What a server that leaves sends that of a host: end the call if nobody has read its question.
+The second one is for a call within another one at the server that leaves."""
 _MAX_OUTSTANDING_BYTES = 3 * READER_BUDGET_BYTES
 """Limit of stream bytes in flight to one caller; a call beyond it is `overloaded`. It covers the
 initial credit of 512 streams and one `READER_BUDGET_BYTES`."""
@@ -303,6 +306,8 @@ class Router:
             answer["assesses"] = True
         if tool.approval:
             answer["approval"] = True
+        if tool.external:
+            answer["external"] = True
         return answer
 
     def _not_found(self, error: NotFound) -> NotFound:
@@ -503,7 +508,11 @@ class Router:
     def cancel(self, caller: Connection, cancel: Cancel) -> None:
         """End a call that its caller cancels; drop the frame if it is not in flight."""
         call = caller.calls.get(cancel.id)
-        if call is not None:
+        if call is not None and cancel.reason in _IF_UNREAD and call.caller.participant.is_remote:
+            if call.is_held:
+                is_nested = cancel.reason == _IF_UNREAD[True]
+                self._move(call, _leaving_error("the server of the caller", not is_nested))
+        elif call is not None:
             if cancel.reason == "leaving" and call.is_held:  # the node of its caller shuts down
                 _leave_holds(call)
             if cancel.reason == "caller_gone" and call.caller.participant.is_remote:
@@ -571,32 +580,30 @@ class Router:
 
         What is nested can be asked only at the server of the call around it, whose tool goes on.
         """
-        what = "the server is shutting down" if self.is_draining else "the host is leaving"
-        return Unavailable(
-            f"{what}, and waits for no person",
-            executed="no",
-            retryable=not (self.is_draining and is_nested),
-            retry_after_s=_RETRY_AFTER_S,
-        )
+        what = "the server" if self.is_draining else "the host"
+        return _leaving_error(what, not (self.is_draining and is_nested))
 
     def end_holds_at(self, host: Connection) -> None:
         """End what waits for a person at a host that leaves, or at a server that does."""
-        held = [call for call in host.dispatched.values() if self._has_to_move(call)]
+        held = [call for call in host.dispatched.values() if call.wait is not None]
         self._ends.add(held, self.end_held)
         for hold in list(host.asked.values()):
             if hold.is_away or (hold.is_own and (hold.call is None or self.is_draining)):
                 hold.keeper.leave(hold)
 
-    def _has_to_move(self, call: InFlightCall) -> bool:
-        return call.is_held and not self.may_wait(call.host, call)
-
     def end_held(self, call: InFlightCall) -> None:
         """End a call that must not wait for a person here, unless a person has decided."""
-        if not self._has_to_move(call):
+        if self.may_wait(call.host, call):
             return
+        if call.is_held:
+            self._move(call, self.leaving_error(is_nested=call.is_nested))
+        elif call.host.participant.is_remote and call.awaits_answer:
+            # Its node knows whether somebody has read what the call waits for, and ends it if not.
+            self._cancel_at_host(call, _IF_UNREAD[call.is_nested])
+
+    def _move(self, call: InFlightCall, error: Unavailable) -> None:
         _leave_holds(call)
         self._cancel_at_host(call, "leaving")
-        error = self.leaving_error(is_nested=call.is_nested)
         error.details = {"digest": call.definition.digest}
         self._fail(call, error)
 
@@ -684,6 +691,15 @@ class Router:
         self._idle = asyncio.Event()
         if self.in_flight:
             await self._idle.wait()
+
+
+def _leaving_error(what: str, retryable: bool) -> Unavailable:
+    return Unavailable(
+        f"{what} is leaving, and waits for no person",
+        executed="no",
+        retryable=retryable,
+        retry_after_s=_RETRY_AFTER_S,
+    )
 
 
 def _leave_holds(call: InFlightCall) -> None:

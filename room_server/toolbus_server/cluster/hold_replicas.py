@@ -3,15 +3,22 @@
 A hold belongs to the node of its host, which publishes it when it is added and when it is settled.
 After a loss, and to a node that enters the room, it sends all that it has: what that node lists
 beyond them has ended. Who decides about a hold at another node is answered by the node of its host.
+
+What a slow node was not sent yet is not queued. It is found among the holds that the room lists,
+once that node has taken what it was sent before. So it takes no memory, and calls to that node do
+not wait behind it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from toolbus.bounded_logging import bounded_logger
+from toolbus.transport.websocket import NotifyingTicket
 from toolbus_server.calls.call_state import CallHold
 from toolbus_server.cluster.hold_codec import pack_hold, unpack_hold
 from toolbus_server.registry.models import Participant
@@ -21,7 +28,10 @@ __all__ = ["HoldChannel", "HoldReplicas"]
 
 _logger = bounded_logger(__name__)
 _RETRY_S = 1.0
-"""After this time a node that could not be sent a hold is sent all of them."""
+"""After this time a node that could not be sent a hold, or has lost some, is sent them again. At
+once would be too early: a node that has just ended is sent to until its lease ends."""
+_SHARE_BYTES = 64 * 1024
+"""Holds of one room that wait at a time until they are passed to Redis, for each node."""
 
 
 class HoldChannel(Protocol):
@@ -30,11 +40,56 @@ class HoldChannel(Protocol):
     def node_id(self) -> str:
         """Return the id of this node."""
 
-    def send_hold(self, node: str, room: str, packed: bytes) -> bool:
-        """Send a hold; return False if the node is unreachable or full."""
+    def send_holds(
+        self,
+        node: str,
+        room: str,
+        packed: Sequence[bytes],
+        open_ids: list[str] | None,
+        ticket: NotifyingTicket,
+    ) -> bool:
+        """Send holds, and the ids of all that are open, in entries that share a ticket.
 
-    def send_open_holds(self, node: str, room: str, ids: list[str]) -> bool:
-        """Send the ids of all open holds; return False if the node is unreachable or full."""
+        Returns False if the node is unreachable or full.
+        """
+
+
+@dataclass(slots=True, eq=False)
+class _Receiver:
+    """Another node with participants in the room, and what it was sent."""
+
+    participants: set[str]
+    sent: int
+    """The last change of a hold that it was sent."""
+    lacks_ids: bool
+    """Whether it may list holds as open that are not listed here any more."""
+    ticket: NotifyingTicket | None = None
+    """Of what waits to be passed to Redis."""
+    timer: asyncio.TimerHandle | None = None
+    """Tries again."""
+
+    @property
+    def waits(self) -> bool:
+        return self.ticket is not None or self.timer is not None
+
+    def restart(self) -> None:
+        """Send nothing of what waits, and then everything once more."""
+        if self.ticket is not None:
+            self.ticket.ended = True
+            self.release(self.ticket)
+        self.sent, self.lacks_ids = 0, True
+
+    def stop(self) -> None:
+        """Wait for nothing any more: what is sent next is everything."""
+        self.restart()
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+    def release(self, ticket: NotifyingTicket) -> None:
+        """Wait no longer: what is in flight refers to the ticket, and so must not to the room."""
+        ticket.on_written = _nothing
+        self.ticket = None
 
 
 @dataclass(slots=True, eq=False)
@@ -43,10 +98,7 @@ class HoldReplicas:
 
     _open: OpenRoom
     _channel: HoldChannel
-    _nodes: dict[str, set[str]] = field(default_factory=dict)
-    """The ids of the participants at each other node."""
-    _retries: dict[str, asyncio.TimerHandle] = field(default_factory=dict)
-    """The nodes that have to be sent all holds again."""
+    _nodes: dict[str, _Receiver] = field(default_factory=dict)
 
     @property
     def _name(self) -> str:
@@ -57,47 +109,90 @@ class HoldReplicas:
         there = self._nodes.get(node)
         if not participant.is_present:
             if there is not None:
-                there.discard(participant.id)
-                if not there:
-                    self._forget(node)
+                there.participants.discard(participant.id)
+                if not there.participants:
+                    self._nodes.pop(node).stop()
         elif there is None:
-            self._nodes[node] = {participant.id}
-            if any(not hold.node for hold in self._open.hold_requests.table.open.values()):
-                self.send_all(node)
+            table = self._open.hold_requests.table
+            has_own = any(not hold.node for hold in table.open.values())
+            sent = 0 if has_own else table.last_change
+            self._nodes[node] = _Receiver({participant.id}, sent, lacks_ids=has_own)
+            self._send(node)
         else:
-            there.add(participant.id)
-
-    def _forget(self, node: str) -> None:
-        del self._nodes[node]
-        if (timer := self._retries.pop(node, None)) is not None:
-            timer.cancel()
+            there.participants.add(participant.id)
 
     def publish(self, hold: CallHold) -> None:
         """Send a hold of this node, which was added or settled, to all other nodes."""
-        packed = pack_hold(hold, _now())
-        for node in self._nodes:
-            if node not in self._retries and not self._channel.send_hold(node, self._name, packed):
-                self._send_later(node)
+        packed = [pack_hold(hold, _now())]
+        for node, there in self._nodes.items():
+            if there.waits or there.sent < hold.changed - 1:
+                self._send(node)
+            elif there.sent < hold.changed:
+                self._offer(node, there, packed, hold.changed, None)
 
-    def send_all(self, node: str | None = None) -> None:
-        """Send all holds of this node once more to a node, or to all: one may have been lost."""
-        for other in [node] if node in self._nodes else [] if node else list(self._nodes):
-            self._send_all(other)
+    def send_all(self) -> None:
+        """Send all holds of this node once more to all nodes: one may have been lost."""
+        for node, there in self._nodes.items():
+            there.stop()
+            self._send(node)
 
-    def _send_all(self, node: str) -> None:
-        table, now = self._open.hold_requests.table, _now()
-        own = [hold for hold in (*table.settled.values(), *table.open.values()) if not hold.node]
-        self._retries.pop(node, None)
-        ids = [hold.id for hold in own if not hold.ended]
-        is_sent = all(
-            self._channel.send_hold(node, self._name, pack_hold(hold, now)) for hold in own
-        )
-        if not (is_sent and self._channel.send_open_holds(node, self._name, ids)):
-            self._send_later(node)
+    def resend(self, node: str) -> None:
+        """Send all holds of this node once more to a node that has lost something, in a while."""
+        there = self._nodes.get(node)
+        if there is not None:
+            there.restart()
+            self._send_later(node, there)
 
-    def _send_later(self, node: str) -> None:
-        later = asyncio.get_running_loop().call_later
-        self._retries[node] = later(_RETRY_S, self._send_all, node)
+    def _send(self, node: str) -> None:
+        """Send the next changes to a node that takes them, as many as fit into a share."""
+        there, table = self._nodes.get(node), self._open.hold_requests.table
+        if there is None or there.waits:
+            return
+        there.lacks_ids |= there.sent < table.last_unlisted
+        packed: list[bytes] = []
+        size, reached, open_ids, now = 0, 0, None, _now()
+        for hold in table.changes_after(there.sent):
+            if size >= _SHARE_BYTES:
+                break
+            packed.append(pack_hold(hold, now))
+            size += len(packed[-1])
+            reached = hold.changed
+        else:
+            reached = table.last_change
+            if there.lacks_ids:
+                open_ids = [hold.id for hold in table.open.values() if not hold.node]
+        if packed or open_ids is not None:
+            self._offer(node, there, packed, reached, open_ids)
+
+    def _offer(
+        self,
+        node: str,
+        there: _Receiver,
+        packed: list[bytes],
+        reached: int,
+        open_ids: list[str] | None,
+    ) -> None:
+        ticket = NotifyingTicket(partial(self._written, node))
+        if self._channel.send_holds(node, self._name, packed, open_ids, ticket):
+            there.ticket, there.sent = ticket, reached
+            there.lacks_ids = there.lacks_ids and open_ids is None
+        else:
+            self._send_later(node, there)
+
+    def _written(self, node: str) -> None:
+        """Go on with the next share: the last one is on its way."""
+        there = self._nodes.get(node)
+        if there is not None and there.ticket is not None and there.ticket.written:
+            there.release(there.ticket)
+            self._send(node)
+
+    def _send_later(self, node: str, there: _Receiver) -> None:
+        if there.timer is None:  # else one loss after another would put it off
+            there.timer = asyncio.get_running_loop().call_later(_RETRY_S, self._retry, node)
+
+    def _retry(self, node: str) -> None:
+        self._nodes[node].timer = None
+        self._send(node)
 
     def receive(self, node: str, packed: bytes) -> None:
         """List what another node has published."""
@@ -138,10 +233,12 @@ class HoldReplicas:
 
     def close(self) -> None:
         """Stop: the room has been closed at this node."""
-        for timer in self._retries.values():
-            timer.cancel()
-        self._retries.clear()
+        for there in self._nodes.values():
+            there.stop()
         self._nodes.clear()
+
+
+def _nothing() -> None: ...
 
 
 def _now() -> float:

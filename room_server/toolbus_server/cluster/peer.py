@@ -16,7 +16,7 @@ import msgspec
 
 from toolbus.auth.grants import ApiScope
 from toolbus.bounded_logging import bounded_logger
-from toolbus.errors import Executed, RoomException, StreamBroken, Unavailable
+from toolbus.errors import Executed, Overloaded, RoomException, StreamBroken, Unavailable
 from toolbus.transport.websocket import NotifyingTicket, Ticket
 from toolbus.wire import (
     DEFAULT_APPROVAL_MS,
@@ -73,12 +73,12 @@ HOLD, OPEN_HOLDS, HOLD_REQUEST, HOLD_REPLY, RESUMED = 7, 8, 9, 10, 11
 `RESULT_LOST` has the id of a dispatch whose result was lost, and the result's `executed`. A lost
 `CALL_REPORT` is replaced by the next one. `HOLD` is what a node lists as waiting for a person, or
 that it was settled; `OPEN_HOLDS` has the ids of all that are open: after a loss all are sent again.
-`RESUMED` has the id of a call in flight whose approval its node has read.
+`RESUMED` has the id of a call in flight, and of the hold whose approval its node has read.
 """
 _OF_ROOMS = frozenset({MESSAGE, ADMIN_ACTION, CALL_REPORT, HOLD, OPEN_HOLDS, HOLD_REQUEST})
 _REPLACED_IF_LOST = frozenset({MESSAGE, CALL_REPORT, HOLD, OPEN_HOLDS})
-_REPLY_S = 5.0
-"""How long another node has to answer: a message takes milliseconds, or does not arrive."""
+_REPLY_S = 10.0
+"""How long another node has to answer: it may itself wait 5 s for the node of a caller."""
 _MAX_WAITING_BYTES = 8 * 1024 * 1024
 """Bytes that may wait for one node; with more, calls to it are `overloaded`."""
 _DISPATCH_BITS = 28
@@ -202,18 +202,20 @@ class Peer:
         self._put(Entry(_encode((CALL_REPORT, room, report))))
         return True
 
-    def send_hold(self, room: str, packed: bytes) -> bool:
-        """Send a hold; return False if the node is unreachable or full."""
-        return self._offer((HOLD, room, packed))
-
-    def send_open_holds(self, room: str, ids: list[str]) -> bool:
-        """Send the ids of all open holds; return False if the node is unreachable or full."""
-        return self._offer((OPEN_HOLDS, room, ids))
-
-    def _offer(self, entry: tuple[Any, ...]) -> bool:
+    def send_holds(
+        self,
+        room: str,
+        packed: Iterable[bytes],
+        open_ids: list[str] | None,
+        ticket: NotifyingTicket,
+    ) -> bool:
+        """Send holds, and the ids of all open ones; return False if unreachable or full."""
         if self.is_unreachable or self.is_full:
             return False
-        self._put(Entry(_encode(entry)))
+        for hold in packed:
+            self._put(Entry(_encode((HOLD, room, hold)), ticket))
+        if open_ids is not None:
+            self._put(Entry(_encode((OPEN_HOLDS, room, open_ids)), ticket))
         return True
 
     async def ask(self, room: str, participant: str, request: Holds | Settle) -> dict[str, Any]:
@@ -221,25 +223,32 @@ class Peer:
 
         Raises:
             Unavailable: It does not answer.
+            Overloaded: Too much waits for it.
             RoomException: As it answers.
         """
         self._last_question += 1
         number = self._last_question
-        if not self._offer((HOLD_REQUEST, room, participant, number, encode(request))):
-            raise _no_answer_error()
+        if self.is_unreachable:
+            raise _no_answer_error("no")
+        if self.is_full:
+            raise Overloaded("too much waits for the server of the host", executed="no")
+        self._put(Entry(_encode((HOLD_REQUEST, room, participant, number, encode(request)))))
         answer: asyncio.Future[dict[str, Any]] = self._loop.create_future()
         self._questions[number] = answer
         try:
             async with asyncio.timeout(_REPLY_S):
                 return await answer
-        except TimeoutError:
-            raise _no_answer_error() from None
+        except (TimeoutError, ConnectionResetError):
+            # It may have let the call run before its reply was lost.
+            executed: Executed = "maybe" if isinstance(request, Settle) else "no"
+            raise _no_answer_error(executed) from None
         finally:
             del self._questions[number]
 
     def send_reply(self, number: int, reply: Result | Failed) -> None:
         """Answer a request of that node."""
-        self._offer((HOLD_REPLY, number, encode(reply)))
+        if not self.is_unreachable:
+            self._put(Entry(_encode((HOLD_REPLY, number, encode(reply)))))
 
     def _on_reply(self, number: int, data: bytes) -> None:
         answer = self._questions.get(number)
@@ -391,13 +400,13 @@ class Peer:
             call.wait.keeper.resumed_elsewhere(call, frame.data)
             # Not the batch is acknowledged: the call may have ended here before it was read.
             if frame.data["outcome"] == "approved":
-                self._put(Entry(_encode((RESUMED, frame.id))))
+                self._put(Entry(_encode((RESUMED, frame.id, frame.data["hold"]))))
 
-    def _on_resumed(self, request_id: int) -> None:
+    def _on_resumed(self, request_id: int, hold: str) -> None:
         """Pass an approval on to the host: the node of the caller says "maybe" from now on."""
         call = self._connection.calls.get(request_id)
         if call is not None and call.wait is not None:
-            call.wait.keeper.enter(call)
+            call.wait.keeper.enter(call, hold)
 
     # Failures
 
@@ -406,7 +415,7 @@ class Peer:
         self._is_closed = True
         for answer in self._questions.values():
             if not answer.done():
-                answer.set_exception(_no_answer_error())
+                answer.set_exception(ConnectionResetError())
         try:
             self._router.fail_hosted_calls(self._connection, reason)
             self._router.end_calls_at_once(self._connection)
@@ -489,8 +498,8 @@ def _hold_options(call: InFlightCall) -> HoldOptions | None:
     return call.purpose, approval_s
 
 
-def _no_answer_error() -> Unavailable:
-    return Unavailable("the server of the host does not answer", executed="no")
+def _no_answer_error(executed: Executed) -> Unavailable:
+    return Unavailable("the server of the host does not answer", executed=executed)
 
 
 class RemotePort:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 import msgpack
 from redis.exceptions import RedisError
 
-from toolbus.errors import NotFound, RoomException, Unavailable
+from toolbus.errors import NotFound, Overloaded, RoomException, Unavailable
+from toolbus.transport.websocket import NotifyingTicket
 from toolbus.wire import (
     Failed,
     Holds,
@@ -190,15 +191,17 @@ class ReplicatedRooms:
         """Return the id of this node."""
         return self._lease().node_id
 
-    def send_hold(self, node: str, room: str, packed: bytes) -> bool:
-        """Send a hold to another node; return False if it is unreachable or full."""
+    def send_holds(
+        self,
+        node: str,
+        room: str,
+        packed: Sequence[bytes],
+        open_ids: list[str] | None,
+        ticket: NotifyingTicket,
+    ) -> bool:
+        """Send holds of this node, as `HoldChannel` says."""
         peer = self._peer(node)
-        return peer is not None and peer.send_hold(room, packed)
-
-    def send_open_holds(self, node: str, room: str, ids: list[str]) -> bool:
-        """Send another node the ids of all open holds; return False likewise."""
-        peer = self._peer(node)
-        return peer is not None and peer.send_open_holds(room, ids)
+        return peer is not None and peer.send_holds(room, packed, open_ids, ticket)
 
     async def ask_holder(
         self, node: str, room: str, participant: Participant, request: Holds | Settle
@@ -221,6 +224,8 @@ class ReplicatedRooms:
         try:
             if replica is None:
                 raise NotFound("there is no approval with this id")
+            if peer.is_full and isinstance(request, Holds):  # whose reply may have 256 KiB
+                raise Overloaded("too much waits for the server of the approver", executed="no")
             reply = Result(request.id, pack_body(await replica.answer_hold(participant, request)))
         except RoomException as error:
             reply = failed(request.id, error)
@@ -294,7 +299,7 @@ class ReplicatedRooms:
         """Send another node the reports of calls again, if it has a monitor, and all holds."""
         for replica in self._rooms.values():
             replica.monitor.resend_report(node)
-            replica.holds.send_all(node)
+            replica.holds.resend(node)
 
     def invalidate(self) -> None:
         """Mark all rooms as possibly outdated."""

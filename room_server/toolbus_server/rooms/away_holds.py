@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from toolbus.concurrency.timers import CLOCK_S, Deadlines
 from toolbus.errors import QuotaExceeded
 from toolbus_server import identity_usage
 from toolbus_server.calls.call_state import CallHold, HeldTool
@@ -34,13 +33,11 @@ class AwayHold:
     """All that a decision is about: the body too, as a preview may differ."""
     usage: IdentityUsage
     """That of the host: decisions count as what it asks."""
-    until: float
-    """When it ends, or the decision does, by the loop's clock."""
+    timer: asyncio.TimerHandle
+    """Ends it, and once somebody has decided, the decision."""
     approver: Participant | None = None
     decision: bytes = b""
     """The packed reply for the host; empty until somebody has decided."""
-    ended: bool = False
-    """Whether the call was asked about again, or nobody did so in time."""
 
     def decision_about(self, hold: CallHold) -> bytes:
         """Return what decides the hold of a later attempt of the call, and note who did; or empty.
@@ -73,27 +70,25 @@ class AwayHolds:
         self._loop = loop
         self._withdraw = withdraw
         self._of_calls: dict[Any, AwayHold] = {}
-        self._timers = Deadlines(loop, self._expire)
 
     def add(self, hold: CallHold, caller: Participant) -> None:
         """Add an open hold of a call that has ended, and whose host was answered."""
         self.end(hold.tool)
-        asker, until = hold.open_connection, self._loop.time() + AWAY_S
+        asker, ends_at = hold.open_connection, self._loop.time() + AWAY_S
         # It ends with its host, which may use the id of its request again.
         asker.asked[-hold.number] = asker.asked.pop(hold.request_id)
         hold.request_id = -hold.number
-        hold.is_away, hold.ends_at = True, min(hold.ends_at, until)
-        away = AwayHold(hold, caller, _asked(hold), asker.usage, until)
+        hold.is_away, hold.ends_at = True, min(hold.ends_at, ends_at)
+        timer = self._loop.call_at(ends_at, self.end, hold.tool)
+        away = AwayHold(hold, caller, _asked(hold), asker.usage, timer)
         self._of_calls[_call_of(hold.tool)] = away
-        self._timers.add(away.until, away)
 
     def end(self, tool: HeldTool) -> AwayHold | None:
         """End and return that of an earlier attempt of a call: a decision counts once."""
         away = self._of_calls.pop(_call_of(tool), None)
         if away is not None:
-            away.ended = True
+            away.timer.cancel()
             away.usage.held_bytes -= len(away.decision)
-            self._timers.forget(away)
             if not away.hold.ended:
                 self._withdraw(away.hold)
         return away
@@ -106,7 +101,9 @@ class AwayHolds:
             raise QuotaExceeded("too much waits for callers of the hosts of this identity")
         away.approver, away.decision = approver, decision
         away.usage.held_bytes += len(decision)
-        away.until = self._loop.time() + SETTLED_S
+        away.timer.cancel()
+        ends_at = self._loop.time() + SETTLED_S
+        away.timer = self._loop.call_at(ends_at, self.end, hold.tool)
 
     def hold_ended(self, hold: CallHold) -> None:
         """Remove a hold that has ended, unless a decision about it is stored."""
@@ -119,12 +116,6 @@ class AwayHolds:
         for away in list(self._of_calls.values()):
             if matches(away.caller) or (away.approver is not None and matches(away.approver)):
                 self.end(away.hold.tool)
-
-    def _expire(self, away: AwayHold) -> None:
-        if away.until > self._loop.time() + CLOCK_S:
-            self._timers.add(away.until, away)  # it was decided meanwhile
-        else:
-            self.end(away.hold.tool)
 
 
 def _call_of(tool: HeldTool) -> Any:

@@ -12,7 +12,6 @@ import secrets
 from asyncio import shield
 from collections.abc import Awaitable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from hashlib import sha256
 from math import inf
 from typing import Any
@@ -20,7 +19,6 @@ from typing import Any
 from toolbus.auth.grants import covers_topic, is_tool_name, is_toolkit_name
 from toolbus.auth.participant_names import MAX_NAME_CHARS, full_name
 from toolbus.bounded_logging import bounded_logger
-from toolbus.concurrency.timers import Deadlines
 from toolbus.errors import (
     AlreadyExists,
     ApprovalExpired,
@@ -130,17 +128,9 @@ class HoldRequests:
         self._decisions: dict[str, _Decision] = {}
         """What was decided, by the id of its hold, while the node of a caller has not read it."""
         self.table: RoomHolds = RoomHolds(data_for_node=self._data_for_node)
-        feeds.monitor.holds = self.table.open
-
-    @cached_property
-    def _timers(self) -> Deadlines[CallHold]:
-        # Few rooms have a call that ever waits.
-        return Deadlines(self._loop, self._expire)
-
-    @cached_property
-    def away(self) -> AwayHolds:
+        self.away: AwayHolds = AwayHolds(loop, self.withdraw)
         """The holds whose callers are away."""
-        return AwayHolds(self._loop, self.withdraw)
+        feeds.monitor.holds = self.table.open
 
     # Requests of askers
 
@@ -199,8 +189,7 @@ class HoldRequests:
         # Only the callers of a call are told; without one, nobody is looked for.
         has_settlers = call is None or any(may_settle(who, hold) for who in self._candidates(hold))
         self._send(self.table.begin(hold, now, is_entered=is_entered, has_settlers=has_settlers))
-        if ends_at != inf:
-            self._timers.add(ends_at, hold)
+        self._expire_at(ends_at, hold)
         self._router.holds.begin(hold)
         self._publish("hold_added", hold)
         if former is not None and (decision := former.decision_about(hold)):
@@ -272,6 +261,11 @@ class HoldRequests:
 
     # The ends of a hold
 
+    def _expire_at(self, when: float, hold: CallHold) -> None:
+        if when != inf:
+            # A timer of its own: once it is cancelled, it refers to nothing, also not to the room.
+            hold.timer = self._loop.call_at(when, self._expire, hold)
+
     def _expire(self, hold: CallHold) -> None:
         if hold.node:
             if hold.call is not None:
@@ -307,6 +301,7 @@ class HoldRequests:
         error = Cancelled("the caller disconnected", executed="no")
         hold.open_connection.port.send_message(encode(failed(hold.request_id, error)))
         self.away.add(hold, call.caller.participant)
+        self.table.changed(hold)
         self._publish("hold_added", hold)
 
     def withdraw(self, hold: CallHold) -> None:
@@ -340,7 +335,7 @@ class HoldRequests:
             hold.by = hold.answer = None
         change = self.table.settle(hold, outcome, self._loop.time())
         self._send(change._replace(frames=[sent for sent in change.frames if sent.to is not knows]))
-        self._timers.forget(hold)
+        _cancel_timer(hold)
         self._router.holds.end(hold)
         if hold.is_away:
             self.away.hold_ended(hold)
@@ -384,8 +379,8 @@ class HoldRequests:
         if known is not None and _name_of(known.node) != _name_of(hold.node):
             _logger.error("two nodes have a hold %s: that of %s counts", hold.id, known.node)
             return
-        if known is not None and known.outcome == "lost" and not hold.ended:
-            self.table.forget(known)  # that node was away, and has come back
+        if known is not None and known.outcome == "lost":
+            self.table.forget(known)  # its node was perhaps away, and knows how it stands
             known = None
         if known is None:
             outcome, hold.outcome = hold.outcome, "open"
@@ -431,8 +426,7 @@ class HoldRequests:
             has_settlers="nobody" not in data,
         )
         self._send(change)
-        if hold.ends_at != inf:
-            self._timers.add(hold.ends_at + _ACKNOWLEDGED_S, hold)
+        self._expire_at(hold.ends_at + _ACKNOWLEDGED_S, hold)
         self._router.end_held(call)
 
     def resumed_elsewhere(self, call: InFlightCall, data: dict[str, Any]) -> None:
@@ -449,7 +443,7 @@ class HoldRequests:
         """Let go on at this node what a hold of another one has stopped."""
         change = self.table.release(hold, outcome, self._loop.time())
         hold.outcome = outcome
-        self._timers.forget(hold)
+        _cancel_timer(hold)
         self._send(change)
 
     async def answer_elsewhere(
@@ -623,14 +617,13 @@ class HoldRequests:
         call.caller.port.send_message(encode(frame))
         return decision.done
 
-    def enter(self, call: InFlightCall) -> None:
-        """Let the host of a call enter the function, as the node of the caller knows of that."""
-        assert call.wait is not None, "it waits for a person"
-        for hold in list(call.wait.holds):
-            decision = self._decisions.pop(hold.id, None)
-            if decision is not None:
-                self._end(hold, "approved", decision.reply, call.wait, knows=call.caller)
-                decision.end({"outcome": "approved"})
+    def enter(self, call: InFlightCall, hold_id: str) -> None:
+        """Let the host of a call enter the function: the caller's node knows of the approval."""
+        decision = self._decisions.pop(hold_id, None)
+        if decision is not None:  # else it came too late, and the host may have asked once more
+            hold = self.table.open[hold_id]
+            self._end(hold, "approved", decision.reply, call.wait, knows=call.caller)
+            decision.end({"outcome": "approved"})
 
     def _caller_is_away(self, hold: CallHold) -> None:
         text = "the server of the caller does not answer, so the call does not run"
@@ -689,6 +682,12 @@ class _Decision:
         else:
             self.done.set_exception(result)
             self.done.exception()  # so that nothing is logged if nobody waits
+
+
+def _cancel_timer(hold: CallHold) -> None:
+    if hold.timer is not None:
+        hold.timer.cancel()
+        hold.timer = None
 
 
 def _name_of(node: str) -> str:

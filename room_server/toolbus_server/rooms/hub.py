@@ -342,6 +342,7 @@ class Hub:
         del self.rooms[open_room.routed.state.name]
         self.denied += open_room.toolkit_requests.denied
         open_room.toolkit_requests.denied = 0
+        open_room.hold_requests.away.remove(lambda _: True)  # whose timers refer to the room
         state, replication = open_room.routed.state, open_room.routed.replication
         beyond = frozenset[Identity]()
         if not state.remote_count:

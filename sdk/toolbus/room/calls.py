@@ -45,6 +45,8 @@ class CallExplanation:
     """Whether that host answers `Room.assess` itself."""
     approval: bool = False
     """Whether the tool is one of which a person approves each call."""
+    external: bool = False
+    """Whether a person, or a program outside the host, gives the result of the tool."""
     code: str = ""
     """The code of the error that the call would end with."""
     message: str = ""
@@ -59,10 +61,14 @@ class CallExplanation:
         """Why a person would be asked before the call runs, as far as that is known; else empty.
 
         The host says it about arguments: its policy may ask too, and what a person has allowed
-        always is asked no more. Else the flag of the tool says it.
+        always is asked no more. Else the flags of the tool say it.
         """
-        if self.assessment is not None and self.assessment.source == "tool":
+        if self.assessment is not None and self.assessment.asks:
             return self.assessment.asks
+        if self.external:
+            return "somebody outside its host gives the result of each call"
+        if self.assessment is not None and self.assessment.source == "tool":
+            return ""
         return "the tool asks that a person approves each call" if self.approval else ""
 
     def error(self) -> RoomException:
@@ -100,6 +106,7 @@ class CallExplanation:
             node=body.get("node", ""),
             assesses=body.get("assesses") is True,
             approval=body.get("approval") is True,
+            external=body.get("external") is True,
         )
 
 

@@ -16,7 +16,11 @@ async def main(mode: str) -> None:
     headers = {"Authorization": f"Bearer {os.environ['MCP_TOKEN']}"}
     client_module = import_module("fastmcp.client")  # which the type checker does not have
     transport = client_module.StreamableHttpTransport(os.environ["MCP_URL"], headers=headers)
-    async with client_module.Client(transport, mode=mode) as client:
+
+    async def approve(*question: Any) -> dict[str, Any]:
+        return {"approve": True}
+
+    async with client_module.Client(transport, mode=mode, elicitation_handler=approve) as client:
 
         async def names() -> list[str]:
             return [tool.name for tool in await client.list_tools()]
@@ -24,7 +28,7 @@ async def main(mode: str) -> None:
         async def call(name: str, arguments: dict[str, Any], on_progress: Any = None) -> Any:
             return await client.call_tool_mcp(name, arguments, progress_handler=on_progress)
 
-        await run(names, call, None)
+        await run(names, call, None, asks=mode != "legacy")
 
 
 if __name__ == "__main__":

@@ -43,6 +43,12 @@ async def fail() -> str:
     raise ToolFailed("no such account")
 
 
+@tool(approval=True)
+async def pay(amount: int) -> str:
+    """Wait for an approval."""
+    return f"paid {amount}"
+
+
 @tool
 async def hello() -> str:
     """Greet."""
@@ -88,7 +94,7 @@ def kit(host: RoomClient, guests: AsyncExitStack) -> Toolkit:
         await guests.aclose()
 
     return Toolkit(
-        "kit", [add, picture, step, fail, wait, until_waiting, until_cancelled, bring, leave]
+        "kit", [add, picture, step, fail, pay, wait, until_waiting, until_cancelled, bring, leave]
     )
 
 

@@ -3,8 +3,8 @@
 const bytes = (data) => Buffer.from(data, "base64").length;
 
 // `list` returns names of tools; `call` takes a name, arguments and options; `changed` waits for the
-// names of tools after a change, where a client is told of changes.
-export async function run({ list, call, changed }) {
+// names of tools after a change, where a client is told of changes; one that `asks` its user approves.
+export async function run({ list, call, changed, asks }) {
   const got = { tools: await list() };
   got.sum = (await call("kit__add", { a: 1, b: 2 })).structuredContent;
   const [picture] = (await call("kit__picture", {})).content;
@@ -21,6 +21,7 @@ export async function run({ list, call, changed }) {
   cancelling.abort();
   got.ended = await waiting.then(() => "result", () => "cancelled");
   got.cancelled = (await call("kit__until_cancelled", {})).structuredContent.result;
+  if (asks) got.approved = (await call("kit__pay", { amount: 5 })).content[0].text;
   if (changed) {
     await call("kit__bring", {});
     got.came = (await changed()).includes("guest__hello");

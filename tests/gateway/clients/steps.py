@@ -15,6 +15,8 @@ async def run(
     names: Callable[[], Awaitable[list[str]]],
     call: Callable[..., Awaitable[Any]],
     changed: Callable[[], Awaitable[list[str]]] | None,
+    *,
+    asks: bool = False,
 ) -> None:
     """Use the toolkit.
 
@@ -22,6 +24,7 @@ async def run(
         names: Lists the tools.
         call: Calls a tool by its name, with arguments and a function for progress.
         changed: Waits for a change, and lists the tools; None if the client is not told of any.
+        asks: Whether the client asks its user, who approves.
     """
     got: dict[str, Any] = {"tools": await names()}
     got["sum"] = (await call("kit__add", {"a": 1, "b": 2})).structured_content
@@ -41,6 +44,8 @@ async def run(
     await asyncio.wait([waiting])
     got["ended"] = "cancelled" if waiting.cancelled() else "result"
     got["cancelled"] = (await call("kit__until_cancelled", {})).structured_content["result"]
+    if asks:
+        got["approved"] = (await call("kit__pay", {"amount": 5})).content[0].text
     if changed is not None:
         await call("kit__bring", {})
         got["came"] = "guest__hello" in await changed()

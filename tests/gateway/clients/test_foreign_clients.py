@@ -24,6 +24,7 @@ _GOT: dict[str, Any] = {
         "kit__bring",
         "kit__fail",
         "kit__leave",
+        "kit__pay",
         "kit__picture",
         "kit__step",
         "kit__until_cancelled",
@@ -39,6 +40,7 @@ _GOT: dict[str, Any] = {
 }
 """What a client gets; `cancelled` is what the tool in the other process has seen."""
 _CHANGES = {"came": True, "went": True}
+_ASKED = {"approved": "paid 5"}
 _NO_PROGRESS: dict[str, Any] = {"progress": []}
 
 
@@ -90,12 +92,12 @@ def installed(npm: NpmClients, fastmcp: str) -> Installed:
         ("official_client.py", "legacy", {}),
         ("official_client.py", "auto", _CHANGES),
         ("fastmcp_client.py", "legacy", {}),
-        ("fastmcp_client.py", "auto", {}),
+        ("fastmcp_client.py", "auto", _ASKED),
         ("inspector_client.py", "legacy", _NO_PROGRESS),
         ("inspector_client.py", "modern", _NO_PROGRESS),
         ("sdk_client.mjs", "", {}),
         ("v2_client.mjs", "legacy", {}),
-        ("v2_client.mjs", "auto", _CHANGES),
+        ("v2_client.mjs", "auto", _CHANGES | _ASKED),
     ],
 )
 async def test_a_client_of_others_uses_tools_of_another_process(

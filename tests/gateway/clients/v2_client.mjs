@@ -17,8 +17,16 @@ const onChanged = (error, tools) => {
 };
 const client = new Client(
   { name: "v2", version: "1.0.0" },
-  { versionNegotiation: { mode }, listChanged: { tools: { onChanged } } },
+  {
+    versionNegotiation: { mode },
+    listChanged: { tools: { onChanged } },
+    capabilities: { elicitation: { form: {} } },
+  },
 );
+client.setRequestHandler("elicitation/create", () => ({
+  action: "accept",
+  content: { approve: true },
+}));
 await client.connect(transport);
 const changed = async () => {
   while (news.length === 0) await new Promise((resolve) => (wake = resolve));
@@ -28,5 +36,6 @@ await run({
   list: async () => names((await client.listTools()).tools),
   call: (name, args, options) => client.callTool({ name, arguments: args }, options),
   changed: mode === "legacy" ? undefined : changed,
+  asks: mode !== "legacy",
 });
 await client.close();

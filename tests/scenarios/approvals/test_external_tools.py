@@ -174,6 +174,20 @@ async def test_answerer_that_was_killed_lists_what_is_open_and_goes_on(server: T
         assert [(await waiting).value for waiting in (call, again)] == ["good", "good"]
 
 
+async def test_call_may_have_been_carried_out_by_an_answerer_that_was_killed(
+    server: TestServer,
+) -> None:
+    """HOLD-17: nobody else answers it."""
+    async with reviewing(server) as (ann, _, host):
+        async with program(server, "ann", "decide", 1, 600, ["answer"]) as reader:
+            call = calling(ann)
+            assert (await reader.next())[0] == "asked"
+            reader.kill()
+        await host.aclose()
+        error = await error_of(call)
+        assert (error.executed, error.retryable) == ("maybe", False)
+
+
 async def test_call_is_approved_before_it_is_answered(server: TestServer) -> None:
     async with reviewing(server, approval=True) as (ann, person, _):
         call = calling(ann)

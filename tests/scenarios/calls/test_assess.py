@@ -20,6 +20,7 @@ from toolbus import (
     AgentsGrant,
     ApiScope,
     DeadlineExceeded,
+    ExternalTool,
     InvalidArguments,
     InvalidResult,
     PermissionDenied,
@@ -329,6 +330,13 @@ async def test_host_says_whether_it_would_ask_a_person(
         assert bool(said) is bool(words)
     assert explained.would_run is not bool(refusal)
     assert explained.assessment == found
+
+
+async def test_explain_says_that_somebody_outside_gives_the_result() -> None:
+    async with room_of("ops", "ann") as (ops, ann):
+        async with ops.host(Toolkit("desk", [ExternalTool("review", {})])):
+            flagged, asked = await ann.explain("desk.review"), await ann.explain("desk.review", {})
+    assert flagged.asks == asked.asks == "somebody outside its host gives the result of each call"
 
 
 @pytest.mark.redis

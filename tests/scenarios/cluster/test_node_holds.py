@@ -35,9 +35,11 @@ from toolbus.errors import (
     ApprovalExpired,
     HostLost,
     NotFound,
+    Overloaded,
     RoomException,
     Unavailable,
 )
+from toolbus_server.cluster import peer as peer_module
 from toolbus_server.cluster.peer import Peer
 from toolbus_server.rooms import hold_requests
 from toolbus_server.testing import TestServer
@@ -68,7 +70,7 @@ async def redis() -> AsyncIterator[RedisPlace]:
 
 
 @asynccontextmanager
-async def staged(redis: RedisPlace, **limits: Any) -> AsyncIterator[Stage]:
+async def staged(redis: RedisPlace, drain_s: float = 1.0, **limits: Any) -> AsyncIterator[Stage]:
     wrote: list[str] = []
 
     @tool(approval=True, **limits)
@@ -81,7 +83,7 @@ async def staged(redis: RedisPlace, **limits: Any) -> AsyncIterator[Stage]:
         chunk = await context.room.invoke("files.write", {"path": path, "text": text})
         return f"outer {chunk.value}"
 
-    async with asyncio.timeout(60), nodes(redis, 3) as servers:
+    async with asyncio.timeout(60), nodes(redis, 3, drain_s) as servers:
         first, second, third = servers
         async with (
             first.room("host") as host,
@@ -350,6 +352,55 @@ async def test_host_does_not_enter_before_the_node_of_the_caller_knows(
             await approving
     assert (await stage.carol.settled()).outcome == "cancelled"
     assert stage.wrote == []
+
+
+async def test_approver_whose_reply_is_lost_knows_that_the_call_may_have_run(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = stage.calling()
+    hold = await stage.carol.asked()
+    monkeypatch.setattr(peer_module, "_REPLY_S", 0.3)
+    monkeypatch.setattr(Peer, "send_reply", lambda *_: None)
+    with pytest.raises(Unavailable) as lost:
+        await stage.carol.room.approve(hold)
+    assert await call == "a"
+    assert (lost.value.executed, lost.value.retryable) == ("maybe", False)
+
+
+async def test_approver_who_reads_more_than_fits_is_refused_at_once(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = stage.calling()
+    hold = await stage.carol.asked()
+    monkeypatch.setattr(peer_module, "_MAX_WAITING_BYTES", 500)
+    reads = [stage.carol.room.hold(hold.id) for _ in range(100)]
+    found = await asyncio.gather(*reads, return_exceptions=True)
+    assert {type(read) for read in found} == {type(hold), Overloaded}
+    monkeypatch.undo()
+    await stage.carol.room.approve(hold)
+    assert await call == "a"
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+async def test_node_of_a_caller_that_drains_waits_for_answers_only_if_they_were_read(
+    redis: RedisPlace, *, is_read: bool
+) -> None:
+    """HOLD-17, HOLD-18."""
+    async with staged(redis, drain_s=600) as stage:
+        call = stage.calling("files.review", retry=False)
+        hold = await (stage.carol.asked() if is_read else stage.carol.added())
+        leaving = stage.servers[1].server
+        stopping = asyncio.create_task(leaving.stop())
+        if is_read:
+            while not leaving.hub.router.is_draining:  # noqa: ASYNC110 - there is no event
+                await asyncio.sleep(0)
+            await stage.carol.room.answer(hold, "good")
+            assert await call == "good"
+        else:
+            assert (await stage.carol.settled()).outcome == "lost"
+            error = await error_of(call, Unavailable)
+            assert (error.executed, error.retryable) == ("no", True)
+        await stopping
 
 
 @pytest.mark.parametrize("gone", ["host", "caller", "approver"])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from support.patience import PATIENCE_S
+from support.processes.launch import clean_environment
 from toolbus import (
     AgentState,
     ApprovalDecision,
@@ -336,3 +340,42 @@ async def test_stream_of_a_use_ends_as_parked() -> None:
         (result,) = [item async for item in turn.stream(ASKED)]
         assert isinstance(result, ToolResult)
         assert (result.state, turn.parked[0].id) == ("parked", "1")
+
+
+PROGRAM = """
+import asyncio, sys
+from pathlib import Path
+from toolbus import AgentState, ExternalTool, Toolkit, ToolUse, Turn
+
+shop = Toolkit("shop", [ExternalTool("colour", {})])
+file = Path("state.json")
+
+async def main(*answer: str) -> None:
+    state = AgentState.from_json(file.read_text()) if answer else AgentState()
+    async with Turn(None, always=[shop], state=state) as turn:
+        if answer:
+            await turn.settle("1", *answer)
+            [result] = turn.take_results()
+        else:
+            [result] = await turn.run([ToolUse("1", "shop__colour")])
+    file.write_text(state.to_json())
+    print(result.state, result.executed, result.value)
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_use_is_settled_by_another_process_once_the_first_has_ended(tmp_path: Path) -> None:
+    async def printed(*arguments: str) -> str:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", PROGRAM, *arguments),
+            cwd=tmp_path,
+            env=clean_environment(),
+            stdout=asyncio.subprocess.PIPE,
+        )
+        async with asyncio.timeout(PATIENCE_S):
+            output, _ = await process.communicate()
+        return output.decode().strip()
+
+    assert await printed() == "parked no None"
+    assert await printed("red") == "ok yes red"

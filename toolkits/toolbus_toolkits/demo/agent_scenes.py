@@ -111,8 +111,8 @@ async def _ask_agent(processes: DemoProcesses, output: SceneOutput) -> str:
     results = sorted(tool for event, tool in events if event == "tool_result: ok")
     expect(results == ["clock.now", "sql.query"], f"of the calls {results} ended well")
     tree = build_tree(await processes.trace(partial(_is_whole, ended["trace"])))
-    # Without the bars, which so deep a tree would push beyond the columns.
-    output.verbatim(re.sub(r"^  |  \|.*\|", "", line) for line in render_lines(tree))
+    # Without the bars, and who has approved: in so deep a tree they would be beyond the columns.
+    output.verbatim(re.sub(r"^  |  \|.*\||  by=.*", "", line) for line in render_lines(tree))
     return (
         f"{ended['reason']} after {ended['steps']} replies; for the diary {refusal.code}, "
         f"executed: {refusal.executed}: {refusal.message}"

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from tempfile import TemporaryFile
 from typing import Any
 
 from toolbus.bounded_logging import bounded_logger
@@ -135,14 +136,17 @@ class HoldNotices:
 
     async def _run(self, facts: bytes) -> str:
         """Run the command, and return how it has failed; "" if it has not. Raises OSError."""
-        process = await asyncio.create_subprocess_shell(
-            self._command,
-            stdin=asyncio.subprocess.PIPE,
-            start_new_session=True,  # so that all that it starts can be killed
-        )
+        with TemporaryFile() as stdin:  # a pipe would have to be written as the command reads it
+            stdin.write(facts)
+            stdin.seek(0)
+            process = await asyncio.create_subprocess_shell(
+                self._command,
+                stdin=stdin,
+                start_new_session=True,  # so that all that it starts can be killed
+            )
         try:
             async with asyncio.timeout(COMMAND_S):
-                await process.communicate(facts)
+                await process.wait()
         except TimeoutError:
             return f"killed after {COMMAND_S:g} s"
         finally:

@@ -90,6 +90,17 @@ def test_command_that_hangs_is_killed_with_what_it_started_and_keeps_no_other_fr
     assert words[:2] == ["killed after 0.5 s", "exit status 3"], ended.err
 
 
+def test_command_may_leave_unread_what_it_is_told(toolbus: CommandLine, callers: Callers) -> None:
+    _, large = callers.held("x" * 100_000)
+    typed = ("approvals", "--name", "ann", "--exec", "head -c 24; echo", "--with-arguments")
+    with toolbus.start(*typed) as running:
+        assert large in running.line()
+        _, after = callers.held("b")
+        assert after in running.line()
+        ended = running.end()
+    assert (ended.code, ended.err) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
