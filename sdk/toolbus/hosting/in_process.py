@@ -231,6 +231,11 @@ class InProcessCall(Execution, LocalRun):
             observed.settle(decision)
         return decision
 
+    @property
+    def can_ask(self) -> bool:
+        """Whether the turn says who answers."""
+        return self.answers is not None
+
     async def put_question(self, question: ToolQuestion) -> Chunk:
         """Return what its use was given, or ask who answers in the turn, or park the use.
 

@@ -210,6 +210,14 @@ class ToolContext:
             and all(ToolPatterns(grant).covers_toolkit(name) for grant in grants)
         )
 
+    @property
+    def can_ask(self) -> bool:
+        """Whether somebody can be asked by `ask`, as far as is known before.
+
+        A server of an older release may refuse to.
+        """
+        return self._run.can_ask
+
     async def ask(
         self,
         question: str,

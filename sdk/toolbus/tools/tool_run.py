@@ -286,6 +286,11 @@ class ToolRun(ABC):
         text = f"{demand.judged.decision.reason} {text}"
         raise PermissionDenied(text, executed="no")
 
+    @property
+    def can_ask(self) -> bool:
+        """Whether there is somebody for `ask_question`."""
+        return self.is_hosted
+
     async def ask_question(self, question: ToolQuestion) -> Chunk:
         """Ask a person for an answer, and return it once it fits.
 
@@ -459,6 +464,11 @@ class LocalRun(ToolRun):
         pausable = super().pausable_clock()
         self.clock = pausable.time
         return pausable
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether there is a function that answers."""
+        return self.answerer is not None
 
     async def ask_question(self, question: ToolQuestion) -> Chunk:
         """Let the function answer that the context was made with."""

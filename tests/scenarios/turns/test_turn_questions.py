@@ -22,7 +22,7 @@ from toolbus import (
     Unavailable,
     tool,
 )
-from toolbus_server.testing import running_server
+from toolbus_server.testing import TestServer, running_server
 
 
 @tool
@@ -62,6 +62,22 @@ async def test_function_answers_what_tools_of_a_turn_ask() -> None:
         with pytest.raises(Unavailable, match="answer=") as refused:
             await turn.call("desk.review")
         assert refused.value.executed == "no"
+
+
+@tool
+async def can_ask(context: ToolContext) -> bool:
+    return context.can_ask
+
+
+async def test_tool_knows_before_whether_somebody_can_be_asked(server: TestServer) -> None:
+    kit = Toolkit("one", [can_ask])
+    for answer in (None, large):
+        alone = await kit.execute(ToolContext(answer=answer), "can_ask", {})
+        assert alone.value == (answer is large)
+        async with Turn(None, always=[kit], answer=answer) as turn:
+            assert await turn.call("one.can_ask") == (answer is large)
+    async with server.room("host") as host, host.host(kit), server.room("ann") as ann:
+        assert await ann.call("one.can_ask") is True
 
 
 async def test_time_of_a_call_stands_still_while_a_function_answers() -> None:

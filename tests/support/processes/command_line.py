@@ -8,8 +8,9 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, chdir, contextmanager
+from contextlib import ExitStack, chdir, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -94,7 +95,8 @@ class CommandLine:
         assert not [name for name in wanted if name.startswith("OTEL_")], "spans are for a process"
         surplus = dict.fromkeys(os.environ.keys() - wanted.keys())
         # A command may leave a handler of Ctrl-C behind, as its process would end with it.
-        with chdir(self.folder), heard_interrupts():
+        is_main = threading.current_thread() is threading.main_thread()
+        with chdir(self.folder), heard_interrupts() if is_main else nullcontext():
             result = CliRunner().invoke(
                 make_app(), arguments, env={**surplus, **wanted}, prog_name="toolbus"
             )

@@ -3,42 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from support.mcp import scripted_server
+from support.mcp.processes import listening
 from support.patience import PATIENCE_S
 from support.redis.server import free_port
 from support.rooms.events import until
 from support.web.scripted_server import Answer, web_server
 from toolbus import JsonChunk, ToolContext, Unavailable
-from toolbus_toolkits.launcher import Program, launch
 from toolbus_toolkits.mcp import McpServer, ServerAccess
 from toolbus_toolkits.network import AddressPolicy
 
 LOOPBACK = ServerAccess(AddressPolicy(("127.0.0.1",), allow_private=True))
 PATHS = {"--http": "mcp", "--sse": "sse"}
-
-
-@asynccontextmanager
-async def listening(kind: str, port: int) -> AsyncIterator[None]:
-    """An MCP server in a process of its own, which accepts connections."""
-    program = Program(sys.executable, [scripted_server.__file__, kind, str(port)])
-    async with asyncio.timeout(60), launch(program) as running:
-        while True:
-            try:
-                _, writer = await asyncio.open_connection("127.0.0.1", port)
-            except OSError:
-                assert running.returncode is None, running.ending()
-                await asyncio.sleep(0.05)
-            else:
-                writer.close()
-                break
-        yield
 
 
 async def add(server: McpServer) -> Any:
@@ -53,7 +33,7 @@ async def test_a_server_with_an_address_is_called_and_found_again_after_a_restar
     port = free_port()
     url = f"http://127.0.0.1:{port}/{PATHS[kind]}"
     server = McpServer("web", url=url, access=LOOPBACK, timeout_s=20.0, **options)
-    async with listening(kind, port):
+    async with listening(scripted_server, kind, port):
         await server.start()
         await server.tried()
         received: list[Any] = []
@@ -65,7 +45,7 @@ async def test_a_server_with_an_address_is_called_and_found_again_after_a_restar
     with pytest.raises(Unavailable) as refused:
         await add(server)
     assert (refused.value.executed, refused.value.retryable) == ("no", True)
-    async with listening(kind, port):
+    async with listening(scripted_server, kind, port):
         await until(lambda: server.state == "connected")
         assert await add(server) == JsonChunk({"result": 3})
     await server.stop()

@@ -15,22 +15,25 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from math import inf
 from typing import Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 import mcp_types as types
 from mcp import Client, MCPError
-from mcp.client import ClientRequestContext, IncomingMessage
+from mcp.client import IncomingMessage, InputRequiredRoundsExceededError
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.shared.dispatcher import ProgressFnT
 
 from toolbus import Omission, RoomException, ToolFailed, Unavailable
 from toolbus.bounded_logging import bounded_logger
+from toolbus.concurrency.pausable_clock import PausableClock
 from toolbus.concurrency.tasks import is_cancelled, wait_for_first
 from toolbus.untrusted_text import one_line
 from toolbus.wire import MAX_TOOLS
 from toolbus_toolkits.credentials.redaction import redacted_json
 from toolbus_toolkits.mcp.config import ServerEntry
+from toolbus_toolkits.mcp.elicitation import AskPerson, UserQuestions
 from toolbus_toolkits.mcp.exchange import TOO_MANY, SeenTools, ToolLists, exchange
 from toolbus_toolkits.mcp.http_transports import without_query
 from toolbus_toolkits.mcp.log_budget import LogBudget
@@ -109,8 +112,8 @@ class ServerConnection:
         # Of the server, and not of a connection: one that fails is opened again and again.
         self._lines = LogBudget()
         self._unread = LogBudget(at_once=10, every_s=60.0)
-        self._questions = LogBudget(at_once=5, every_s=60.0)
         self._failures = LogBudget(at_once=20, every_s=10.0)  # calls may end a server often
+        self._questions = UserQuestions(name, self.redact)
         self._attempts = 0
         # `initialize` is what every server knows. Some end at another first request, and some never
         # answer it, so that only a server with an address is probed for newer versions first.
@@ -192,7 +195,9 @@ class ServerConnection:
         self._has_answered = False
         self._wanted.clear()
         async with AsyncExitStack() as stack:
-            client, self._link = await self._enter(stack)
+            # Where each call has a connection of its own, this one has none.
+            can_ask = self._entry.stateful
+            client, self._link = await self._enter(stack, can_ask=can_ask)
             tools = await self._list(client)
             self.instructions = self.redact(client.instructions or "")
             await self._on_tools(tools)
@@ -214,13 +219,13 @@ class ServerConnection:
         self.state = "connecting"
         self._checked.set()
 
-    async def _enter(self, stack: AsyncExitStack) -> tuple[Client, Link]:
+    async def _enter(self, stack: AsyncExitStack, *, can_ask: bool) -> tuple[Client, Link]:
         """Connect, in another mode if the server does not speak the first; it is remembered."""
         async with asyncio.timeout(self._entry.connect_timeout_s):
             for mode in self._modes:
                 async with AsyncExitStack() as attempt:
                     try:
-                        client, link = await self._enter_in(mode, attempt)
+                        client, link = await self._enter_in(mode, attempt, can_ask=can_ask)
                     except _OtherMode as error:
                         if mode == self._modes[-1]:
                             raise ConnectionError(str(error)) from error
@@ -230,7 +235,9 @@ class ServerConnection:
                         return client, link
         raise AssertionError("unreachable")
 
-    async def _enter_in(self, mode: _Mode, stack: AsyncExitStack) -> tuple[Client, Link]:
+    async def _enter_in(
+        self, mode: _Mode, stack: AsyncExitStack, *, can_ask: bool
+    ) -> tuple[Client, Link]:
         on_line = partial(self._lines.log, _logger.info, "MCP server %s: %s", self.name)
         link = await stack.enter_async_context(
             open_link(self._entry, self._access, on_line, self._changed.set)
@@ -241,7 +248,7 @@ class ServerConnection:
             mode=mode,
             read_timeout_seconds=self._entry.connect_timeout_s,
             message_handler=self._receive,
-            elicitation_callback=self._decline,
+            elicitation_callback=self._questions.answer if can_ask else None,
             client_info=types.Implementation(name="toolbus", version="1"),
             cache=None,  # a changed list has to be seen
         )
@@ -366,21 +373,23 @@ class ServerConnection:
         if isinstance(message, types.ToolListChangedNotification):
             self._changed.set()
 
-    async def _decline(
-        self, context: ClientRequestContext, params: types.ElicitRequestParams
-    ) -> types.ElicitResult:
-        """Decline a question of the server to its user: this host asks no user."""
-        text = "MCP server %s asked its user; declined, as this host asks no user: %s"
-        question = self.redact(params.message)[:MAX_WORDS]
-        self._questions.log(_logger.warning, text, self.name, question)
-        return types.ElicitResult(action="decline")
-
     async def call(
-        self, tool: str, arguments: dict[str, Any], on_progress: ProgressFnT | None = None
+        self,
+        tool: str,
+        arguments: dict[str, Any],
+        on_progress: ProgressFnT | None = None,
+        ask: AskPerson | None = None,
     ) -> types.CallToolResult:
         """Call a tool by its original name.
 
-        A cancelled task cancels the call at the server.
+        A cancelled task cancels the call at the server. The time limit of the call stands still
+        while a person is asked.
+
+        Args:
+            tool: Its name.
+            arguments: Its arguments.
+            on_progress: Gets its progress.
+            ask: Asks a person what the server asks its user; None where nobody can be asked.
 
         Raises:
             Unavailable: There is no connection, or the server does not know the session: nothing
@@ -393,16 +402,16 @@ class ServerConnection:
             link = self._link
             if client is None or link is None or link.closed.is_set():
                 raise self._unavailable()
-            return await self._call(client, link, tool, arguments, on_progress)
+            return await self._call(client, link, tool, arguments, on_progress, ask)
         async with AsyncExitStack() as stack:
             try:
-                client, link = await self._enter(stack)
+                client, link = await self._enter(stack, can_ask=ask is not None)
             except Exception as error:  # as in `run`
                 self._fail(self._words(error))
                 raise self._unavailable() from error
             if self.state == "failed":  # it is back: the owner connects again, and lists its tools
                 self._broken.set()
-            return await self._call(client, link, tool, arguments, on_progress)
+            return await self._call(client, link, tool, arguments, on_progress, ask)
 
     def _unavailable(self) -> Unavailable:
         reason = self.reason or "the connection has ended or is being opened"
@@ -416,13 +425,23 @@ class ServerConnection:
         tool: str,
         arguments: dict[str, Any],
         on_progress: ProgressFnT | None,
+        ask: AskPerson | None,
     ) -> types.CallToolResult:
-        requests = SentRequests()
+        requests = SentRequests(can_ask=ask is not None)
+        clock = PausableClock()
+        limit = clock.timeout_at(clock.time() + self._entry.timeout_s + _LATER_S)
         current = CURRENT_CALL.set(requests)
         try:
-            result = await client.call_tool(
-                tool, arguments, self._entry.timeout_s + _LATER_S, progress_callback=on_progress
-            )
+            with self._questions.during_call(client.session, ask, clock):
+                async with limit as limited:
+                    result = await self._result(client, tool, arguments, on_progress)
+        except TimeoutError:
+            if not limited.expired():
+                raise
+            failure = RequestFailed("it did not answer in time", "timeout")
+        except InputRequiredRoundsExceededError as error:
+            words = f"it asked its user more than {error.max_rounds} times for one call"
+            failure = RequestFailed(words, "unreadable")
         except RequestFailed as error:  # while it was sent
             failure = error
         except MCPError as error:
@@ -438,6 +457,22 @@ class ServerConnection:
         finally:
             CURRENT_CALL.reset(current)
         raise await self._error(failure, requests, client, link)
+
+    async def _result(
+        self,
+        client: Client,
+        tool: str,
+        arguments: dict[str, Any],
+        on_progress: ProgressFnT | None,
+    ) -> types.CallToolResult:
+        """Make a call, and again once its user has opened what its server requires for it."""
+        while True:
+            try:
+                # The SDK has a limit for each request, which goes on while a person is asked.
+                return await client.call_tool(tool, arguments, inf, progress_callback=on_progress)
+            except MCPError as error:
+                if not await self._questions.has_opened(error):
+                    raise
 
     def _note_answer(self) -> None:
         self._refused_by = None

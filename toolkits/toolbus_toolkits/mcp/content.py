@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import mcp_types as types
-from mcp_types.methods import parse_server_result
+from mcp_types.methods import is_input_required, parse_server_result
 from pydantic import FailFast, TypeAdapter, ValidationError
 
 from toolbus import Chunk, EmptyChunk, FileChunk, JsonChunk, LinkChunk, MixedChunk, TextChunk
@@ -35,8 +35,9 @@ def make_valid(result: dict[str, Any], version: str) -> None:
     of a kind that is not known, becomes a text of its JSON, and so do all of a long list, and what
     is there instead of `content`.
     """
-    if _are_blocks(result.get("content")) and _is_valid(result, version):
-        return
+    if is_input_required(result) or _are_blocks(result.get("content")):
+        if _is_valid(result, version):
+            return
     content = result.get("content")
     if content is None:
         content = {key: value for key, value in result.items() if key not in _MEMBERS} or []

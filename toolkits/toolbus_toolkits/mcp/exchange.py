@@ -266,6 +266,19 @@ def _marked(origin: ServerError | RequestFailed) -> types.ErrorData:
     return types.ErrorData(code=0, message=str(origin), data=origin)
 
 
+def _declare(request: types.JSONRPCRequest, *, can_ask: bool) -> None:
+    """Declare in a request that a person can be asked only where that is so.
+
+    From 2026-07-28 on each request has what its client can do; the SDK writes the same in all.
+    """
+    meta = (request.params or {}).get("_meta", {})
+    declared = meta.get(types.CLIENT_CAPABILITIES_META_KEY)
+    if declared and not can_ask:
+        meta[types.CLIENT_CAPABILITIES_META_KEY] = {
+            name: value for name, value in declared.items() if name != "elicitation"
+        }
+
+
 class _Received(ObjectReceiveStream[SessionMessage | Exception]):
     """What comes from a server."""
 
@@ -302,6 +315,11 @@ class _Sent(ObjectSendStream[SessionMessage]):
             BrokenResourceError: The same for another message.
         """
         self._requests.sent(item.message)
+        call = CURRENT_CALL.get()
+        if isinstance(item.message, types.JSONRPCRequest):
+            if call is not None:
+                call.count += 1
+            _declare(item.message, can_ask=call is not None and call.can_ask)
         try:
             await self._inner.send(item)
         except (anyio.ClosedResourceError, anyio.BrokenResourceError) as error:
@@ -310,10 +328,6 @@ class _Sent(ObjectSendStream[SessionMessage]):
             is_closed = isinstance(error, anyio.ClosedResourceError)
             words = "the connection has ended"
             raise RequestFailed(words, "not_sent" if is_closed else "lost") from None
-        if isinstance(item.message, types.JSONRPCRequest):
-            call = CURRENT_CALL.get()
-            if call is not None:
-                call.count += 1
 
     async def aclose(self) -> None:
         """Close what is wrapped."""

@@ -108,9 +108,12 @@ class RequestFailed(Exception):
 
 @dataclass(slots=True)
 class SentRequests:
-    """How many requests were given to the transport for one call."""
+    """The requests of one call: one more for each answer to what its server asks."""
 
+    can_ask: bool = False
+    """Whether a person can be asked what the server asks its user."""
     count: int = 0
+    """How many the transport was asked to send."""
 
 
 CURRENT_CALL: ContextVar[SentRequests | None] = ContextVar("CURRENT_CALL", default=None)

@@ -183,7 +183,10 @@ class McpTool(Tool):
         try:
             refuse_references(arguments)
             result = await self._connection.call(
-                self.definition.name, arguments, report if context.wants_progress else None
+                self.definition.name,
+                arguments,
+                report if context.wants_progress else None,
+                context.ask if context.can_ask else None,
             )
         except RoomException as error:
             raise context.refuse(error) from error
