@@ -69,6 +69,7 @@ from toolbus_server.calls.holds import (
     is_named,
     may_settle,
     note_read,
+    note_refused,
     refusal_of,
 )
 from toolbus_server.calls.router import Router
@@ -478,7 +479,7 @@ class HoldRequests:
         """Return a hold with its body, which the node of its host has."""
         if hold.node and not hold.ended:
             return self._replication.ask_holder(hold, participant, request)
-        note_read(hold)
+        note_read(hold, participant.identity)
         return {"hold": self._described(hold) | self._asked(hold)}
 
     def _described(self, hold: CallHold) -> dict[str, Any]:
@@ -546,7 +547,9 @@ class HoldRequests:
         hold.by, hold.answer = ShownParticipant.of(participant), answer
         hold.is_changed = answer.arguments is not None
         if outcome == "answered":
-            note_read(hold)  # what a list shows suffices to answer
+            note_read(hold, identity)  # what a list shows suffices to answer
+        elif outcome == "denied":
+            note_refused(hold, identity)
         reply = _reply_of(hold, hold.by, outcome, request.options)
         entering = hold.call if outcome != "denied" and not hold.is_own else None
         if entering is None:
