@@ -267,6 +267,11 @@ class InFlightCall(Struct, eq=False):
         return "no" if awaits_approval and not self.has_sent else "maybe"
 
     @property
+    def contradicts_no(self) -> bool:
+        """Whether the tool may have run although its host says that it did not."""
+        return self.has_sent or (self.wait is not None and self.wait.was_read_by_others)
+
+    @property
     def has_sent(self) -> bool:
         """Whether its host has sent a chunk or a progress, so that its tool has begun."""
         streams = self.streams
@@ -366,6 +371,8 @@ class CallWait(Struct, eq=False):
     written: bool = True
     """False from a hold before the function is entered until its approval is written, or until
     somebody has read what he would answer in place of the function."""
+    was_read_by_others: bool = False
+    """Whether others than who refused to answer have read what the call waits for."""
     ended: bool = False
     """Whether the call has ended: what still waits in the host's send queue is never written."""
     may_be_made_again: bool = False
@@ -493,8 +500,8 @@ class CallHold:
     settled_at: float = 0.0
     is_away: bool = False
     """Whether its call has ended as the caller lost its connection; it is still listed."""
-    was_read: bool = False
-    """Whether its body was read by somebody who may settle it."""
+    read_by: set[Identity] = field(default_factory=set)
+    """Who has read its body, of those who may settle it."""
 
     def __repr__(self) -> str:  # short, as that of `Delegation`
         return f"CallHold({self.id!r}, {self.outcome!r})"

@@ -52,6 +52,7 @@ __all__ = [
     "is_named",
     "may_settle",
     "note_read",
+    "note_refused",
     "refusal_of",
     "time_stopped_s",
     "time_waited_s",
@@ -200,16 +201,22 @@ def is_named(participant: Participant, hold: CallHold) -> bool:
 # What was read may be acted upon
 
 
-def note_read(hold: CallHold) -> None:
+def note_read(hold: CallHold, reader: Identity) -> None:
     """Note that somebody who may settle a hold has read it: an answer is made by acting."""
-    hold.was_read = True
+    hold.read_by.add(reader)
     if hold.kind == "answer" and not hold.is_own and hold.call is not None:
         _wait_of(hold.call, hold.keeper).written = True
 
 
 def executed_of(hold: CallHold) -> Executed:
     """Return whether what is asked for may have been done, for an end without a decision."""
-    return "maybe" if hold.kind == "answer" and hold.was_read else "no"
+    return "maybe" if hold.kind == "answer" and hold.read_by else "no"
+
+
+def note_refused(hold: CallHold, by: Identity) -> None:
+    """Note that an answer was refused: who refuses has not acted, but others may have."""
+    if hold.kind == "answer" and not hold.is_own and hold.call is not None:
+        _wait_of(hold.call, hold.keeper).was_read_by_others |= bool(hold.read_by - {by})
 
 
 # What others are shown

@@ -501,7 +501,7 @@ class Router:
                 call.span.end(at_ns=ended_ns)
         else:
             error = exception_of(reply)
-            if call.has_sent and error.executed == "no":  # wrong: part of a stream was sent already
+            if call.contradicts_no and error.executed == "no":
                 error.executed, error.retryable = "maybe", False
             self._fail(call, error)
 

@@ -47,8 +47,8 @@ class AwayHold:
         if self.asked != _asked(hold):
             return b""
         former = self.hold
-        if former.was_read:
-            note_read(hold)
+        for reader in former.read_by:
+            note_read(hold, reader)
         if self.approver is None or not may_settle(self.approver, hold):
             return b""
         hold.by, hold.answer, hold.reason = former.by, former.answer, former.reason

@@ -69,6 +69,7 @@ from toolbus_server.calls.holds import (
     is_named,
     may_settle,
     note_read,
+    note_refused,
     refusal_of,
 )
 from toolbus_server.calls.router import Router
@@ -505,7 +506,7 @@ class HoldRequests:
         """Return a hold with its body, which the node of its host has."""
         if hold.node and not hold.ended:
             return self._replication.ask_holder(hold, participant, request)
-        note_read(hold)
+        note_read(hold, participant.identity)
         return {"hold": self._described(hold) | self._asked(hold)}
 
     def _described(self, hold: CallHold) -> dict[str, Any]:
@@ -581,8 +582,12 @@ class HoldRequests:
         self, hold: CallHold, outcome: HoldOutcome, reply: Result
     ) -> dict[str, Any] | Awaitable[dict[str, Any]]:
         """End a hold by a decision, and reply to its asker."""
+        assert hold.by is not None, "somebody has decided"
+        by = hold.by.identity
         if outcome == "answered":
-            note_read(hold)  # what a list shows suffices to answer
+            note_read(hold, by)  # what a list shows suffices to answer
+        elif outcome == "denied":
+            note_refused(hold, by)
         entering = hold.call if outcome != "denied" and not hold.is_own else None
         if entering is None:
             self._end(hold, outcome, reply)

@@ -5,6 +5,7 @@ and for how long; how many holds there may be.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from support.parts.router_harness import phase, port_of
 from toolbus import ApiScope
 from toolbus.errors import (
     AlreadyExists,
+    ApprovalDenied,
     ApprovalExpired,
     NotFound,
     QuotaExceeded,
@@ -30,6 +32,7 @@ from toolbus.wire import (
     Resumed,
     Settle,
     StreamChunk,
+    failed,
     pack_body,
     unpack_body,
 )
@@ -41,6 +44,7 @@ from toolbus_server.calls.router import Connection
 from toolbus_server.registry.models import Visibility
 from toolbus_server.rooms import event_feed
 
+APPROVER = replace(ApiScope.full(), approve_all=("*",))
 ENDLESS: dict[str, Any] = {"credit_chunks": 9, "credit_bytes": 9_000}
 
 
@@ -424,6 +428,22 @@ def test_executed_is_no_until_somebody_may_act_upon_what_he_read(
     assert end_of(alice) == ("host_lost", executed)
     if is_open and "asked again" not in steps:
         assert phase(port_of(host).take_failed()) == ("host_lost", executed)
+
+
+@pytest.mark.parametrize(("readers", "executed"), [("", "no"), ("a", "no"), ("ab", "maybe")])
+def test_who_refuses_has_not_acted_but_others_who_have_read_may_have(
+    room: HeldRoom, readers: str, executed: str
+) -> None:
+    """HOLD-17: whatever the host says."""
+    people = {name: room.connection(name, api=APPROVER) for name in "ab"}
+    host = room.host("host", "t")
+    dispatch = room.begin(people["a"], 1)
+    hold = room.hold(host, dispatch, kind="answer")
+    for name in readers:
+        room.read(people[name], hold)
+    room.settle(people["a"], hold, "deny")
+    room.router.answer(host, failed(RequestId(dispatch), ApprovalDenied("no", executed="no")))
+    assert end_of(people["a"]) == ("approval_denied", executed)
 
 
 def test_reply_of_a_host_while_it_holds_ends_the_wait_before_the_call(room: HeldRoom) -> None:
