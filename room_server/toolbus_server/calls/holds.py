@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from toolbus.auth.grants import ToolPatterns
 from toolbus.errors import Executed, PermissionDenied, QuotaExceeded
-from toolbus.wire import NO_APPROVAL_LIMIT_MS, Frame, Held, Resumed
+from toolbus.wire import MAX_PURPOSE_CHARS, NO_APPROVAL_LIMIT_MS, Frame, Held, Resumed
 from toolbus_server.calls.call_state import (
     CallHold,
     CallWait,
@@ -30,6 +30,7 @@ from toolbus_server.calls.call_state import (
     HoldOutcome,
     InFlightCall,
 )
+from toolbus_server.registry.call_checks import bad_option
 from toolbus_server.registry.issuers import Issuers
 from toolbus_server.registry.models import (
     Identity,
@@ -53,6 +54,7 @@ __all__ = [
     "may_settle",
     "note_read",
     "note_refused",
+    "read_hold_options",
     "refusal_of",
     "time_stopped_s",
     "time_waited_s",
@@ -94,6 +96,15 @@ def approval_seconds(options: Mapping[str, Any]) -> float:
     """Return how long a call, or a host, lets it wait for a person; infinity for no limit."""
     milliseconds: int = options["approval_ms"]
     return inf if milliseconds >= NO_APPROVAL_LIMIT_MS else max(0, milliseconds) / 1000
+
+
+def read_hold_options(call: InFlightCall, options: Mapping[str, Any]) -> None:
+    """Note what a call is for, and how long it may wait. Raises InvalidArguments."""
+    call.purpose = options.get("purpose", "")
+    if len(call.purpose) > MAX_PURPOSE_CHARS:
+        raise bad_option("purpose", f"must have at most {MAX_PURPOSE_CHARS} characters")
+    if "approval_ms" in options:
+        call.approval_s = approval_seconds(options)
 
 
 def time_stopped_s(parent: InFlightCall, now: float) -> float:
