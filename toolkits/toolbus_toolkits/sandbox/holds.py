@@ -80,7 +80,7 @@ HOLDS: Mapping[str, Holding] = {
             "max_processes",
             "more processes than `max_processes`",
             "yes; not as root",
-            "yes, with all others of its user counted; not as root",
+            "yes, beside the others of its user at its start; not as root",
             _ALL,
         ),
         Holding(
