@@ -6,6 +6,7 @@ import os
 import platform
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -265,12 +266,13 @@ except BlockingIOError:
 print(children, flush=True)
 os.killpg(0, 9)
 """
+    nobody: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
     ended = confined(
         *python(code),
         options={"max_processes": 9},
         start_new_session=True,
         cwd="/",
-        **({"user": NOBODY, "group": NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}),
+        **(nobody if os.geteuid() == 0 else {}),
     )
     # Others of its user may end meanwhile.
     assert 8 <= int(ended.stdout) < 40, ended.stderr
