@@ -266,7 +266,7 @@ except BlockingIOError:
 print(children, flush=True)
 os.killpg(0, 9)
 """
-    nobody: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
+    nobody: dict[str, Any] = {"user": 61_234, "group": NOBODY, "extra_groups": []}
     ended = confined(
         *python(code),
         options={"max_processes": 9},

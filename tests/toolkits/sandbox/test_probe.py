@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from support.pytest_plugins.missing_parts import not_verified
 from support.sandbox.commands import run
 from toolbus_toolkits.launcher import LaunchFailed, start_command
 from toolbus_toolkits.sandbox import SandboxConfig, SandboxUnavailable, backend_for
 from toolbus_toolkits.sandbox.bubblewrap import Bubblewrap
 from toolbus_toolkits.sandbox.docker import docker_words, find_docker
 from toolbus_toolkits.sandbox.plan import confinement
+from toolbus_toolkits.sandbox.probe import found_backend
 
 REAL = Bubblewrap.find(())
 SAYS_A_VERSION = '#!/bin/sh\n[ "$1" = --version ] && echo bubblewrap 0.12.3 && exit\n'
@@ -30,7 +32,7 @@ def bwrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.write_text(SAYS_A_VERSION)
     path.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    backend_for.cache_clear()
+    found_backend.cache_clear()
     return path
 
 
@@ -198,6 +200,6 @@ async def test_a_container_confines(tmp_path: Path) -> None:
         find_docker(())
         backend_for(config)
     except SandboxUnavailable as error:
-        pytest.skip(f"NOT VERIFIED: {error}")
+        not_verified("a sandbox by docker", str(error)[-200:], ci_has_it=False)
     assert (await run("echo x > new", config, tmp_path)).backend == "docker"
     assert (tmp_path / "new").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import glob
 import os
 import shutil
 import socket
@@ -17,11 +18,13 @@ import psutil
 import pytest
 
 from support.patience import PATIENCE_S
+from support.pytest_plugins.missing_parts import not_verified
 from support.sandbox.commands import run
 from toolbus_toolkits.launcher import LaunchFailed, start_command
-from toolbus_toolkits.sandbox import SandboxConfig, backend_for
+from toolbus_toolkits.sandbox import SandboxConfig, would_protect
 from toolbus_toolkits.sandbox.bubblewrap import MAX_PLACES, Bubblewrap
-from toolbus_toolkits.sandbox.protection import ConfinedFolders
+from toolbus_toolkits.sandbox.probe import found_backend
+from toolbus_toolkits.sandbox.protection import CONFINED_FOLDERS, ConfinedFolders
 
 Confining: TypeAlias = Callable[..., SandboxConfig]
 
@@ -198,6 +201,19 @@ async def test_secrets_cannot_be_read_and_settings_not_changed_in_the_folder_of_
     assert not (project / ".git/hooks/post-commit").exists()
 
 
+def test_whether_a_start_would_be_protected_is_known_before_it(
+    confining: Confining, project: Path
+) -> None:
+    config = confining(project)
+    assert would_protect(config) == (config.backend == "bubblewrap")
+    assert not would_protect(confining(project, protect=False))
+    use = CONFINED_FOLDERS.enter((str(project.parent),), sets_up=False)
+    backend = found_backend(config)
+    is_new = isinstance(backend, Bubblewrap) and backend.follows_no_symlink
+    assert would_protect(config) == is_new
+    use.leave()
+
+
 async def test_git_commits_in_a_protected_folder(bubblewrap: Confining, tmp_path: Path) -> None:
     line = (
         "echo x > file && git add file"
@@ -212,9 +228,9 @@ async def test_git_commits_in_a_protected_folder(bubblewrap: Confining, tmp_path
 async def test_below_0_12_a_folder_is_protected_for_one_command_at_a_time(
     bubblewrap: Confining, project: Path, tmp_path: Path
 ) -> None:
-    found = backend_for(bubblewrap(project))
+    found = found_backend(bubblewrap(project))
     if not isinstance(found, Bubblewrap) or found.follows_no_symlink:
-        pytest.skip("NOT VERIFIED: bubblewrap is 0.12 or newer")
+        not_verified("bubblewrap below 0.12", "it is newer here", ci_has_it=False)
     started = asyncio.Event()
     first = await start_command(
         ["bash", "-c", "echo; read"],
@@ -305,12 +321,39 @@ async def test_as_many_places_as_are_allowed_can_be_hidden(
     assert ended.errors.count("Permission denied") == MAX_PLACES - 20
 
 
+BOMB = """
+import os, signal
+children = 0
+try:
+    while children < 50 and os.fork():
+        children += 1
+    else:
+        if children < 50:
+            signal.pause()
+except BlockingIOError:
+    pass
+print(children)
+os.killpg(0, 9)
+"""
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="the kernel counts the processes of others")
-async def test_processes_of_root_are_not_counted_so_that_a_limit_is_refused(
-    confining: Confining, tmp_path: Path
+async def test_processes_of_root_are_limited_by_a_control_group_or_the_limit_is_refused(
+    confining: Confining, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(LaunchFailed, match="the kernel limits no processes of root"):
-        await run("true", confining(tmp_path).model_copy(update={"max_processes": 5}), tmp_path)
+    config = confining(tmp_path).model_copy(update={"max_processes": 10})
+    monkeypatch.setattr("toolbus_toolkits.sandbox.pids_cgroup._GROUPS", tmp_path / "none")
+    with pytest.raises(LaunchFailed, match="the kernel limits no processes of root but by"):
+        await run("true", config, tmp_path)
+    monkeypatch.undo()
+    monkeypatch.setattr(
+        "toolbus_toolkits.sandbox.pids_cgroup.secrets.token_hex", lambda _: str(os.getpid())
+    )
+    config = confining(tmp_path, max_processes=10)  # or it is skipped
+    (tmp_path / "bomb.py").write_text(BOMB)
+    ended = await run("exec /usr/bin/python3 -u bomb.py", config, tmp_path)
+    assert ended.output == "9\n"
+    assert not glob.glob(f"/sys/fs/cgroup/**/toolbus-{os.getpid()}", recursive=True)
 
 
 async def test_without_confinement_what_a_config_asks_is_an_error(tmp_path: Path) -> None:

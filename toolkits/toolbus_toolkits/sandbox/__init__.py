@@ -10,7 +10,7 @@ from __future__ import annotations
 from toolbus_toolkits.sandbox.config import BACKENDS, Backend, Protect, SandboxConfig
 from toolbus_toolkits.sandbox.holds import HOLDS, Holding, summary
 from toolbus_toolkits.sandbox.plan import Confinement, SandboxUnavailable, confinement
-from toolbus_toolkits.sandbox.probe import backend_for, confined_command
+from toolbus_toolkits.sandbox.probe import backend_for, confined_command, would_protect
 from toolbus_toolkits.sandbox.starting import ConfinedStart
 
 __all__ = [
@@ -27,4 +27,5 @@ __all__ = [
     "confined_command",
     "confinement",
     "summary",
+    "would_protect",
 ]

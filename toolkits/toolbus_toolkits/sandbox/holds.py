@@ -53,7 +53,7 @@ HOLDS: Mapping[str, Holding] = {
         Holding(
             "protect",
             "secrets and settings in its folders, as they are at its start (`protect`)",
-            "yes; below 0.12 while no other confined program runs in the folder",
+            "yes; below 0.12 while no other confined program of the host runs in the folder",
             _NONE,
             _NONE,
         ),
@@ -79,8 +79,8 @@ HOLDS: Mapping[str, Holding] = {
         Holding(
             "max_processes",
             "more processes than `max_processes`",
-            "yes; not as root",
-            "yes, beside the others of its user at its start; not as root",
+            "yes; as root by a control group, else it is refused",
+            "yes, while its user starts no others; as root by a control group, else it is refused",
             _ALL,
         ),
         Holding(
