@@ -250,7 +250,7 @@ _IPC = (
     (
         "reads a key",
         "keyctl = (250, 219)[number]; buffer = ctypes.create_string_buffer(80);"
-        "key = libc.syscall(keyctl, 10, -4, b'user', name.encode(), 0);"
+        "key = libc.syscall(keyctl, 10, -4, b'user', e['KEY'].encode(), 0);"
         "libc.syscall(keyctl, 11, key, buffer, 80); print(buffer.raw)",
     ),
 )

@@ -57,8 +57,10 @@ secret = sys.argv[1].encode()
 buffer = ctypes.create_string_buffer(secret, 80)
 libc.prctl(0x59616d61, ctypes.c_ulong(-1 & 0xffffffffffffffff), 0, 0, 0)
 add, keyctl = {"x86_64": (248, 250), "aarch64": (217, 219)}[os.uname().machine]
-key = libc.syscall(add, b"user", sys.argv[2].encode(), secret, len(secret), -4)
-libc.syscall(keyctl, 5, key, 0x3f3f0000, 0, 0)
+if sys.argv[2]:
+    key = libc.syscall(add, b"user", secret[::-1], secret, len(secret), -4)
+    libc.syscall(keyctl, 5, key, 0x3f3f0000, 0, 0)
+    libc.syscall(keyctl, 15, key, 600, 0, 0)  # then it expires
 opened = os.open("secret", os.O_RDONLY)
 print(ctypes.addressof(buffer), opened, flush=True)
 signal.pause()
@@ -169,7 +171,7 @@ class Outside:
             if os.geteuid() == 0:
                 os.chown(path, self._user, self._user)
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _OTHER, secret, name],
+            [sys.executable, "-I", "-S", "-c", _OTHER, secret, "key" if "key" in name else ""],
             stdout=subprocess.PIPE,
             text=True,
             env={"VARIABLE": secret},
@@ -227,6 +229,7 @@ class Outside:
             "NAME": name,
             "OUT": str(self.base / "outside" / name),
             "ROOT": str(self.base / "roots" / name),
+            "KEY": self.secret(name)[::-1],  # its name; not to be seen in what is printed of it
             "SEEN": str(self.readable / name),
             "OTHER": str(other.process.pid if other else 0),
             "ADDRESS": other.address if other else "0",
