@@ -275,7 +275,8 @@ class HoldRequests:
             return
         done = "answered" if hold.kind == "answer" else "decided about the call"
         text = f"nobody has {done} in time"
-        error = ApprovalExpired(text, executed=executed_of(hold), details={"hold": hold.id})
+        details = {"hold": hold.id, "kind": hold.kind}
+        error = ApprovalExpired(text, executed=executed_of(hold), details=details)
         self._end(hold, "expired", failed(hold.request_id, error))
 
     def call_ended(self, call: InFlightCall) -> None:
@@ -559,7 +560,6 @@ class HoldRequests:
             AlreadyExists: It was settled otherwise; the details say how, and by whom.
         """
         participant = connection.participant
-        identity = participant.identity
         hold = self._found(participant, request.hold)
         answer = self._read_answer(participant, hold, request)
         if hold.node:
@@ -570,7 +570,7 @@ class HoldRequests:
         elif not (hold.call is None or has_authority(self._room, hold.call)):
             self.withdraw(hold)
         if hold.by is not None or hold.ended:
-            return self._repeated(hold, identity, answer)
+            return self._repeated(hold, participant.identity, answer)
         outcome = _OUTCOMES[hold.kind][request.decision]
         by = ShownParticipant.of(participant)
         reply = _reply_of(hold, by, outcome, request.options)

@@ -24,6 +24,7 @@ __all__ = [
     "ExitCode",
     "Terminated",
     "UsageError",
+    "allow_step",
     "certificate_step",
     "exit_code",
     "failure_lines",
@@ -214,7 +215,7 @@ def _command_for_grant(grant: object) -> str | None:
     return grant_command(grant)
 
 
-def _allow_step(target: CallTarget, lacks: object) -> str:
+def allow_step(target: CallTarget, lacks: object) -> str:
     """Return the command for a token of the caller, or of the principal, that covers the target."""
     tools = shlex.quote(target.toolkit)
     use = "see and call its tools"
@@ -251,7 +252,7 @@ def _after_permission_denied(error: RoomException, target: CallTarget) -> str:
     is_other_tool = bool(lacks and target.tool and target.full_name not in error.message)
     is_for_target = target.toolkit and not is_join_error and not is_other_tool
     if is_for_target and (lacks == "principal" or not target.principal):
-        create = _allow_step(target, lacks)
+        create = allow_step(target, lacks)
     return f"`toolbus doctor` with the same options shows the grants of the token; {create}"
 
 
@@ -301,7 +302,8 @@ def _after_deadline_exceeded(error: RoomException, target: CallTarget) -> str:
 def _after_approval_expired(error: RoomException, _: CallTarget) -> str:
     if error.details.get("hold") is None:  # nobody was asked
         return "let the call wait for a person: --approval-timeout (approval_timeout_s=)"
-    return "repeat the call, and let somebody approve it in time: `toolbus approvals`"
+    decide = "answer" if error.details.get("kind") == "answer" else "approve"
+    return f"repeat the call, and let somebody {decide} it in time: `toolbus approvals`"
 
 
 def _after_tool_failed(error: RoomException, target: CallTarget) -> str:
@@ -318,6 +320,16 @@ def _after_tool_failed(error: RoomException, target: CallTarget) -> str:
         return (
             f"{who} a token with the grant: `toolbus token create --allow TOOL`; `toolbus trace` "
             "shows the refused call"
+        )
+    # Of `context.ask`, or of a nested call: the error does not say which.
+    if code == "approval_denied":
+        return (
+            "a person refused what the tool asked, or a call that it made: `toolbus trace` shows it"
+        )
+    if code == "approval_expired":
+        return (
+            "let somebody answer what the tool asks, or approve what it calls, in time: "
+            "`toolbus approvals`, --approval-timeout"
         )
     if isinstance(code, str) and code.isidentifier():
         return (

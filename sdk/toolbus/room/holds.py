@@ -43,6 +43,8 @@ class HoldBody:
     """Rules that would have allowed it, or parts of it."""
     has_input: bool = False
     """Whether the call sends an attachment or values too: these are not shown, nor approved."""
+    has_patterns: bool = True
+    """Whether a rule with `match` may cover calls of the tool, as far as its host says."""
     approvers: tuple[str, ...] = ()
     """Who may settle it, as the host chose; empty for all with the grant."""
     question: str = ""
@@ -110,8 +112,8 @@ class HoldInfo:
     replaces: str = ""
     """The id of the hold of an earlier attempt of this call, whose host or caller was lost."""
     is_away: bool = False
-    """Whether its caller has lost its connection. The call has ended; a decision waits for 10
-    minutes, and is used if the caller makes the call again."""
+    """Whether its caller has lost its connection, or had when somebody decided. The call has ended;
+    a decision waits for 10 minutes, and is used if the caller makes the call again."""
     body: HoldBody | None = None
     """What is asked; only from `RoomClient.hold`, while it is open."""
 
@@ -229,6 +231,7 @@ def _body(data: Mapping[str, Any]) -> HoldBody | None:
             reaches=_text(body, "reaches"),
             suggestions=tuple(map(rule_from_plain, body.get("suggestions", ()))),
             has_input=body.get("input") is True,
+            has_patterns=body.get("patterns") is not False,
             approvers=_texts(data, "approvers"),
         )
     except (BadBody, LookupError, TypeError, ValueError) as error:

@@ -28,7 +28,7 @@ from toolbus.cli.columns import show_columns, terminal_columns
 from toolbus.cli.completion import complete_granted, complete_hold
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.cli.suggestions import listed, nearest
-from toolbus.diagnostics.exit_codes import UsageError, with_step
+from toolbus.diagnostics.exit_codes import CallTarget, UsageError, allow_step, with_step
 from toolbus.errors import AlreadyExists, NotFound, PermissionDenied, RoomException
 from toolbus.log_output import LOG_FORMAT
 from toolbus.permissions.rule import Rule
@@ -291,12 +291,20 @@ def _approve(
         changed = await _changed(room, hold, tuple(arguments or ()))
         granted: Sequence[Rule] | bool | None = True if always else None
         if rule:
+            if hold.body is not None and not hold.body.has_patterns:
+                raise UsageError("the tool has no patterns: --always allows these arguments")
             granted = [_rule(hold, pattern) for pattern in rule]
         elif suggested and hold.body is not None:
             granted = hold.body.suggestions
             if not granted:
                 raise UsageError("the tool suggests no rule: --always allows these arguments")
-        await _settling(room.approve(hold, changed, granted))
+        try:
+            await _settling(room.approve(hold, changed, granted))
+        except PermissionDenied as error:
+            if error.details.get("grant") == "agents.call":  # which changed arguments need
+                target = CallTarget(hold.toolkit, hold.tool.partition(".")[2])
+                raise with_step(error, allow_step(target, "caller")) from error
+            raise
         return await room.hold(hold.id)
 
     _report(options, in_room(options, approve, locked=False))
@@ -327,7 +335,11 @@ def _report(options: RoomOptions, hold: HoldInfo) -> None:
 
 def _text(hold: HoldInfo) -> str:
     """Return what has become of a call, in one line."""
-    return f"{one_line(hold.tool)} ({who_text(hold)}): {outcome_text(hold)}"
+    text = f"{one_line(hold.tool)} ({who_text(hold)}): {outcome_text(hold)}"
+    if hold.is_away and hold.outcome in ("approved", "answered"):
+        counts = "it runs" if hold.outcome == "approved" else "the answer counts"
+        text += f"; {counts} only if the caller makes the call again within 10 minutes"
+    return text
 
 
 def _rule(hold: HoldInfo, pattern: str) -> Rule:

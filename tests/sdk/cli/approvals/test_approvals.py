@@ -102,6 +102,17 @@ def test_answer_of_the_caller_where_another_is_needed_advises_no_token(
     assert refused.err.endswith("\n  next: let somebody else answer it\n")
 
 
+def test_changed_arguments_of_who_may_not_call_advise_a_token_that_may_call_this_tool(
+    toolbus: CommandLine, callers: Callers
+) -> None:
+    create = ("token", "create", "--name", "carol", "--grant", "approve_all=files")
+    token = toolbus.run_here(*create).out.strip()
+    _, hold_id = callers.held("a")
+    refused = toolbus.run_here("approvals", "approve", hold_id, "path=b", "--token", token)
+    assert refused.code == 3
+    assert "`toolbus token create --name NAME --allow files.write`" in refused.err
+
+
 @pytest.mark.parametrize(
     ("typed", "code", "text"),
     [
@@ -118,6 +129,13 @@ def test_approval_timeout_ends_the_wait(
     ended = toolbus.run_here(*call)
     assert ended.code == code
     assert text in ended.err
+
+
+def test_call_without_code_that_nobody_answers_advises_to_answer_it(toolbus: CommandLine) -> None:
+    call = ("call", "files.review", "path=a", "--name", "ann", "--approval-timeout", "0.01")
+    ended = toolbus.run_here(*call)
+    assert ended.code == 3
+    assert "next: repeat the call, and let somebody answer it in time" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -164,7 +182,7 @@ def test_answer_that_does_not_fit_leaves_the_question_open(
     assert (listed["id"], listed["kind"]) == (hold_id, "answer")
     denied = toolbus.run_here("approvals", "deny", hold_id, "no", "--name", "ann")
     assert denied.out == "files.ask (ann): denied by ann: no\n"
-    assert "approval_denied" in running.ended().err
+    assert "next: a person refused what the tool asked" in running.ended().err
 
 
 def test_call_without_code_is_shown_listed_and_answered(
@@ -237,6 +255,30 @@ def test_denial_has_its_reason_and_the_second_answer_who_decided(
     assert shown.out == denied.out
 
 
+@pytest.mark.parametrize(
+    ("tool", "typed", "done", "rest"),
+    [
+        ("files.write", ["approve", "ID"], "approved", "; it runs only if the caller makes"),
+        ("files.review", ["answer", "ID", "good"], "answered", "; the answer counts only if the"),
+        ("files.write", ["deny", "ID"], "denied", "\n"),
+    ],
+)
+def test_decision_about_a_caller_that_is_away_says_so(
+    toolbus: CommandLine, callers: Callers, tool: str, typed: list[str], done: str, rest: str
+) -> None:
+    running, waiting = callers.call("a", tool=tool)
+    hold_id = waiting.split()[-1]
+    running.process.kill()
+    while not next(hold for hold in callers.lists() if hold["id"] == hold_id)["is_away"]:
+        pass
+    words = [hold_id if word == "ID" else word for word in typed]
+    decided = toolbus.run_here("approvals", *words, "--name", "ann")
+    text = f"{done} by ann while its caller was away"
+    assert decided.out.startswith(f"{tool} (ann): {text}{rest}")
+    settled = toolbus.run_here("approvals", "--settled", "--name", "ann").out
+    assert text in next(line for line in settled.splitlines() if line.startswith(hold_id[:8]))
+
+
 def test_all_that_is_asked_is_shown_and_escaped(toolbus: CommandLine, callers: Callers) -> None:
     _, hold_id = callers.held("a\u202e")
     shown = toolbus.run_here("approvals", "show", hold_id, "--name", "ann").out
@@ -285,6 +327,18 @@ def test_wrong_commands_say_what_is_wrong_and_settle_nothing(
     assert ended.code == code, ended.err
     assert text in ended.err + ended.out
     assert hold_id in [hold["id"] for hold in callers.lists()]
+
+
+def test_pattern_is_refused_for_a_tool_that_compares_none(
+    toolbus: CommandLine, callers: Callers
+) -> None:
+    _, waiting = callers.call("51", tool="files.stop")
+    hold_id = waiting.split()[-1]
+    refused = toolbus.run_here("approvals", "approve", hold_id, "--rule", "51", "--name", "ann")
+    assert refused.code == 2
+    assert "the tool has no patterns: --always allows these arguments" in refused.err
+    assert [hold["id"] for hold in callers.lists()] == [hold_id]
+    assert toolbus.value_here("approvals", "--granted", "--json", "--name", "ann") == []
 
 
 def test_ids_are_completed(toolbus: CommandLine, callers: Callers) -> None:
