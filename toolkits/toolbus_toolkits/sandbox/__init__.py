@@ -7,10 +7,10 @@ a config asks and a backend cannot hold is an error (`SandboxUnavailable`).
 
 from __future__ import annotations
 
-from toolbus_toolkits.sandbox.config import BACKENDS, Backend, Protect, SandboxConfig
+from toolbus_toolkits.sandbox.config import BACKENDS, Backend, Protect, SandboxConfig, read_sandbox
 from toolbus_toolkits.sandbox.holds import HOLDS, Holding, summary
 from toolbus_toolkits.sandbox.plan import Confinement, SandboxUnavailable, confinement
-from toolbus_toolkits.sandbox.probe import backend_for, confined_command
+from toolbus_toolkits.sandbox.probe import backend_for, confined_command, is_protectable
 from toolbus_toolkits.sandbox.starting import ConfinedStart
 
 __all__ = [
@@ -26,5 +26,7 @@ __all__ = [
     "backend_for",
     "confined_command",
     "confinement",
+    "is_protectable",
+    "read_sandbox",
     "summary",
 ]

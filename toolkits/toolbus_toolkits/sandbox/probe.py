@@ -19,9 +19,9 @@ from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus_toolkits.sandbox.bubblewrap import Bubblewrap
 from toolbus_toolkits.sandbox.config import Backend, SandboxConfig
 from toolbus_toolkits.sandbox.plan import Confinement, SandboxUnavailable, confinement
-from toolbus_toolkits.sandbox.starting import ConfinedStart, confined_start
+from toolbus_toolkits.sandbox.starting import ConfinedStart, can_protect, confined_start
 
-__all__ = ["backend_for", "confined_command", "probed"]
+__all__ = ["backend_for", "confined_command", "is_protectable", "probed"]
 
 _AUTO: tuple[Backend, ...] = ("bubblewrap", "landlock")
 _PROBE_S = 60.0
@@ -88,6 +88,16 @@ def confined_command(
                 shown = one_line(path, SHOWN_CHARS)
                 raise SandboxUnavailable(f"its sandbox does not show {shown}: add it to `read`")
     return confined_start(backend, config, plan, argv, environment)
+
+
+def is_protectable(config: SandboxConfig, environment: Mapping[str, str], cwd: str) -> bool:
+    """Whether what starts now in a folder would have secrets and settings kept from it.
+
+    Raises:
+        SandboxUnavailable: Nothing can be started so.
+    """
+    plan = confinement(config, cwd, environment.get("HOME", ""))
+    return can_protect(backend_for(config), config, plan, environment)
 
 
 @lru_cache(maxsize=256)

@@ -174,6 +174,13 @@ class ConfinedFolders:
             self._uses.append(use)
         return use
 
+    def look(self, folders: tuple[str, ...]) -> FolderUse:
+        """Return what a program would have that starts now, and note nothing."""
+        use = FolderUse(folders, _all=self)
+        with self._changed:
+            use.is_alone = not self._others(use)
+        return use
+
     def note(self, use: FolderUse, *, has_ended: bool) -> None:
         """Note that a program is set up, or has ended."""
         with self._changed:

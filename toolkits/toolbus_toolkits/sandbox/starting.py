@@ -22,7 +22,7 @@ from toolbus_toolkits.sandbox.landlock import landlock_words
 from toolbus_toolkits.sandbox.plan import SYSTEM, Confinement, SandboxUnavailable, is_below_any
 from toolbus_toolkits.sandbox.protection import CONFINED_FOLDERS, FolderUse, find_protection
 
-__all__ = ["ConfinedStart", "confined_start"]
+__all__ = ["ConfinedStart", "can_protect", "confined_start"]
 
 _SHELL = "/bin/sh"
 _NEWEST_ABI = 1 << 10
@@ -203,6 +203,24 @@ def _protected(
             raise SandboxUnavailable(f"protect: {error}") from None
         return plan, False
     return more, True
+
+
+def can_protect(
+    backend: Backend | Bubblewrap,
+    config: SandboxConfig,
+    plan: Confinement,
+    environment: Mapping[str, str],
+) -> bool:
+    """Whether secrets and settings would be kept from a program that starts now.
+
+    That holds for this moment. A start with `protect=True` has it, or is refused.
+    """
+    if config.protect is False or not isinstance(backend, Bubblewrap):
+        return False
+    use = CONFINED_FOLDERS.look(plan.write)
+    start = ConfinedStart("bubblewrap", [], dict(environment), plan.cwd, use=use)
+    config = config.model_copy(update={"protect": "if possible"})
+    return _protected(backend, config, plan, start)[1]
 
 
 def _hold(start: ConfinedStart, data: bytes) -> int:

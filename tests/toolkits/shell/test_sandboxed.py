@@ -1,0 +1,187 @@
+"""Commands of a confined shell: what they reach, what works in it, and what permissions know."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.pytest_plugins.missing_parts import not_verified
+from support.rooms.turns import turn_in_process
+from toolbus import (
+    Permissions,
+    ToolContext,
+    ToolFailed,
+    Turn,
+)
+from toolbus_toolkits.sandbox import SandboxConfig, SandboxUnavailable, backend_for
+from toolbus_toolkits.shell import Shell
+
+Call = Callable[..., Coroutine[Any, Any, Any]]
+HOME_OF_TESTS = (sys.prefix, sys.base_prefix)
+
+
+@pytest.fixture(params=["bubblewrap", "landlock"])
+def backend(request: pytest.FixtureRequest) -> str:
+    return _working(request.param)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (tmp_path / "outside.txt").write_text("outside")
+    return folder
+
+
+def _working(backend: Any) -> str:
+    try:
+        backend_for(SandboxConfig(backend=backend))
+    except SandboxUnavailable as error:
+        not_verified("commands in a sandbox", str(error), ci_has_it=False)
+    return str(backend)
+
+
+def _caller(workdir: Path, **options: Any) -> Call:
+    toolkit = Shell(workdir, **options)
+
+    async def call(tool: str = "run", **arguments: Any) -> Any:
+        return (await toolkit.execute(ToolContext(), tool, arguments)).value
+
+    return call
+
+
+async def test_a_command_reaches_its_folder_and_nothing_outside(
+    project: Path, backend: str
+) -> None:
+    run = _caller(project, sandbox=backend)
+    inside = await run(command="echo a > a.txt && cat a.txt && mkdir -p b/c && pwd")
+    assert (inside["exit"], inside["stdout"]) == (0, f"a\n{project}\n")
+    assert (inside["sandbox"], (project / "b" / "c").is_dir()) == (backend, True)
+    read = await run(command="cat ../outside.txt")
+    assert (read["exit"], read["stdout"]) == (1, "")
+    assert "outside.txt: " in read["stderr"]
+    written = await run(command="echo b > ../outside.txt; echo b > /etc/toolbus-proof")
+    assert written["exit"] == 1
+    assert "/etc/toolbus-proof: " in written["stderr"]
+    assert (project.parent / "outside.txt").read_text() == "outside"
+
+
+@pytest.mark.parametrize("network", [False, True])
+async def test_a_command_uses_the_network_only_where_it_may(
+    project: Path, backend: str, network: bool
+) -> None:
+    run = _caller(project, sandbox=backend, network=network)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = "/".join(map(str, server.getsockname()))
+        connected = await run(command=f"exec 3<> /dev/tcp/{address}")
+    assert (connected["exit"] == 0) == network, connected
+
+
+async def test_an_unconfined_shell_is_defined_as_before(project: Path) -> None:
+    assert set(await _caller(project)(command="true")) == {
+        *("exit", "stdout", "stderr", "timed_out", "truncated", "job"),
+    }
+    schemas = [
+        next(tool.output_schema for tool in Shell(project, sandbox=sandbox).tools)
+        for sandbox in (None, "auto")
+    ]
+    found = [schema is not None and "protected" in schema["properties"] for schema in schemas]
+    assert found == [False, True]
+
+
+async def test_secrets_are_unreadable_and_hooks_unwritable_where_it_is_protected(
+    project: Path,
+) -> None:
+    run = _caller(project, sandbox=_working("bubblewrap"))
+    (project / ".env").write_text("secret")
+    assert (await run(command="git init -q"))["exit"] == 0
+    result = await run(command="cat .env; touch .git/hooks/pre-commit; echo x >> .git/config")
+    assert (result["protected"], result["stdout"]) == (True, "")
+    assert result["stderr"].count("Read-only file system") == 2
+    job = await run(command="sleep 100", background=True)
+    beside = await run(command="cat .env")
+    if not beside["protected"]:  # before bubblewrap 0.12
+        assert beside["stdout"] == "secret"
+    await run("stop", job=job["job"])
+    assert (await run(command="cat .env"))["protected"]
+
+
+async def test_nothing_is_protected_by_landlock_and_the_result_says_so(project: Path) -> None:
+    run = _caller(project, sandbox=_working("landlock"))
+    (project / ".env").write_text("secret")
+    result = await run(command="cat .env")
+    assert (result["stdout"], result["protected"]) == ("secret", False)
+
+
+async def test_jobs_are_confined(project: Path, backend: str) -> None:
+    async with turn_in_process(Shell(project, sandbox=backend)) as turn:
+        started = await turn.call("shell.run", command="bash", background=True)
+        assert (started["sandbox"], started["stdout"]) == (backend, "")
+        job, text = started["job"], "cat ../outside.txt; echo x > x; echo done\n"
+        await turn.call("shell.write", job=job, text=text)
+        page: Any = {"text": ""}
+        while "done" not in page["text"]:
+            page = await turn.call("shell.read", job=job)
+        assert "outside.txt: " in page["text"]
+        assert (project / "x").exists()
+
+
+async def test_directory_and_variables_are_those_of_the_last_command(
+    project: Path, backend: str
+) -> None:
+    run = _caller(project, sandbox=backend, keep=True, env={"GIVEN": "1"})
+    await run(command="mkdir sub; cd sub; export OWN=$'a\\nb' GIVEN=2")
+    result = await run(command='pwd; echo "$OWN $GIVEN"')
+    assert result["stdout"] == f"{project}/sub\na\nb 2\n"
+    variables = (await run(command="env"))["stdout"]
+    assert "TOOLBUS_" not in variables
+    assert (await run(command='[ -d "$HOME" ] && ls -A "$HOME" && touch "$HOME/x"'))["exit"] == 0
+    await run(command="cd /tmp")  # its own one, which ends with it
+    with pytest.raises(ToolFailed, match="/tmp is not in the sandbox: nothing was run") as failed:
+        await run(command="pwd")
+    assert failed.value.executed == "no"
+    assert (await run(command="pwd"))["stdout"] == f"{project}\n"
+
+
+async def test_working_directories_of_the_turn_may_be_changed_too(
+    project: Path, tmp_path: Path, backend: str
+) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    for folders, exit in (([other], 0), ([], 1)):
+        permissions = Permissions("bypass", workdirs=folders)
+        toolkit = Shell(project, sandbox=backend)
+        async with Turn(None, always=[toolkit], permissions=permissions) as turn:
+            result = await turn.call("shell.run", command=f"echo x > {other}/x && ls {other}")
+            assert (result["exit"], result["stdout"]) == (exit, "" if exit else "x\n")
+
+
+TOOLS = {
+    "git": "git init -q && git -c user.name=a -c user.email=a@b commit -qm one --allow-empty"
+    " && git log --format=%s",
+    "make": "printf 'all:\\n\\t@echo one\\n' > Makefile && make -s",
+    "cc": "echo 'int puts(const char *); int main(void) { puts(\"one\"); }' > a.c && cc a.c"
+    " && ./a.out",
+    "npm": 'echo \'{"scripts": {"test": "echo one"}}\' > package.json && npm test --silent',
+    "pytest": "printf 'def test_a(): pass\\ndef test_b(): pass\\n' > test_a.py"
+    " && PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 python -m pytest -q -p xdist -n2 test_a.py"
+    " | grep -q '2 passed' && echo one",
+}
+
+
+@pytest.mark.parametrize("program", TOOLS)
+async def test_tools_of_developers_work(project: Path, backend: str, program: str) -> None:
+    if program != "pytest" and shutil.which(program) is None:
+        not_verified(f"{program} in a sandbox", f"there is no {program}", ci_has_it=False)
+    read = tuple(path for path in HOME_OF_TESTS if not path.startswith("/usr"))
+    path = f"{sys.prefix}/bin{os.pathsep}{os.environ['PATH']}"
+    config = SandboxConfig.model_validate({"backend": backend, "read": read})
+    result = await _caller(project, sandbox=config, env={"PATH": path})(command=TOOLS[program])
+    assert (result["exit"], result["stdout"]) == (0, "one\n"), result
