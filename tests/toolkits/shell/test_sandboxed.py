@@ -13,22 +13,32 @@ from typing import Any
 import pytest
 
 from support.pytest_plugins.missing_parts import not_verified
-from support.rooms.turns import turn_in_process
+from support.rooms.turns import turn_hosted, turn_in_process
 from toolbus import (
+    ApprovalDecision,
+    ApprovalRequest,
     Permissions,
     ToolContext,
     ToolFailed,
+    ToolUse,
     Turn,
+    builder_of,
 )
-from toolbus_toolkits.sandbox import SandboxConfig, SandboxUnavailable, backend_for
-from toolbus_toolkits.shell import Shell
+from toolbus_toolkits.sandbox import (
+    Backend,
+    SandboxConfig,
+    SandboxUnavailable,
+    backend_for,
+    summary,
+)
+from toolbus_toolkits.shell import Shell, ShellConfig, shell
 
 Call = Callable[..., Coroutine[Any, Any, Any]]
 HOME_OF_TESTS = (sys.prefix, sys.base_prefix)
 
 
 @pytest.fixture(params=["bubblewrap", "landlock"])
-def backend(request: pytest.FixtureRequest) -> str:
+def backend(request: pytest.FixtureRequest) -> Any:
     return _working(request.param)
 
 
@@ -185,3 +195,168 @@ async def test_tools_of_developers_work(project: Path, backend: str, program: st
     config = SandboxConfig.model_validate({"backend": backend, "read": read})
     result = await _caller(project, sandbox=config, env={"PATH": path})(command=TOOLS[program])
     assert (result["exit"], result["stdout"]) == (0, "one\n"), result
+
+
+class _Agent:
+    """Runs lines of an agent by a shell that is confined, and notes what a person is asked."""
+
+    def __init__(self, project: Path, mode: Any = "accept_edits", **options: Any) -> None:
+        self.toolkit = Shell(project, **options)
+        self.asked: list[str] = []
+        self.meanwhile: Callable[[], Coroutine[Any, Any, Any]] | None = None
+        self.turn = Turn(
+            None, always=[self.toolkit], permissions=Permissions(mode), approve=self._approve
+        )
+
+    async def _approve(self, request: ApprovalRequest) -> ApprovalDecision:
+        self.asked.append(request.decision.reason)
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            await meanwhile()
+        return ApprovalDecision.allow()
+
+    async def __aenter__(self) -> _Agent:
+        await self.turn.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        await self.turn.__aexit__(*error)
+
+    async def run(self, command: str, **arguments: Any) -> Any:
+        # Some models give each call the same id.
+        use = ToolUse("call_0", "shell.run", {"command": command, **arguments})
+        (result,) = await self.turn.run([use])
+        return result
+
+
+UNKNOWN = "./build.sh"
+ASKED = {
+    # What a person is asked in each mode and sandbox: nothing, or the words.
+    ("accept_edits", "bubblewrap", UNKNOWN): "",
+    ("accept_edits", "bubblewrap", "git commit -qm x; make; python3 x.py > log"): "",
+    ("default", "bubblewrap", UNKNOWN): "confined to the working directories, without network",
+    ("accept_edits", "landlock", UNKNOWN): "It is confined.",
+    ("accept_edits", None, UNKNOWN): "is not known",
+    ("accept_edits", "bubblewrap", "cat .env"): "It is confined.",
+    ("accept_edits", "bubblewrap", "./build.sh .env"): "It is confined.",
+    ("accept_edits", "bubblewrap", "./build.sh > .git/config"): "It is confined.",
+    ("accept_edits", "bubblewrap", "rm -rf ~"): "It is confined.",
+    ("accept_edits", "bubblewrap", "./build.sh > ../x"): "It is confined.",
+    ("accept_edits", "bubblewrap", "cd ..; ./build.sh"): "It is confined.",
+}
+
+
+@pytest.mark.parametrize(("mode", "backend", "line"), ASKED)
+async def test_what_a_sandbox_keeps_within_is_an_edit_and_all_else_is_asked_about(
+    project: Path, mode: str, backend: str | None, line: str
+) -> None:
+    if backend is not None:
+        _working(backend)
+    async with _Agent(project, mode, sandbox=backend) as agent:
+        await agent.run(line)
+    words = ASKED[mode, backend, line]
+    assert [words in text for text in agent.asked] == ([True] if words else [])
+
+
+@pytest.mark.parametrize(
+    "options", [{"network": True}, {"protect": False}, {"read": ["/var"]}, {"unix_sockets": True}]
+)
+async def test_a_program_that_may_reach_more_is_asked_about(
+    project: Path, options: dict[str, Any]
+) -> None:
+    config = SandboxConfig.model_validate({"backend": _working("bubblewrap"), **options})
+    async with _Agent(project, sandbox=config) as agent:
+        await agent.run(UNKNOWN)
+    assert len(agent.asked) == 1
+
+
+async def test_what_was_judged_as_protected_starts_protected_or_not_at_all(project: Path) -> None:
+    (project / ".env").write_text("secret")
+    (project / "read.sh").write_text("cat .env")
+    async with _Agent(project, "default", sandbox=_working("bubblewrap")) as agent:
+        alone = await agent.run("bash read.sh")
+        assert alone.error is None, alone.error
+        assert (alone.value["protected"], alone.value["stdout"]) == (True, "")
+        beside = _caller(project, sandbox="bubblewrap")
+        # A job starts in the folder while a person is asked, after the line was judged.
+        agent.meanwhile = lambda: beside(command="sleep 100", background=True)
+        late = await agent.run("bash read.sh")
+        if late.error is None:  # bubblewrap 0.12 protects beside other programs
+            assert late.value["protected"]
+            return
+        assert (late.error.executed, late.error.details["reason"]) == ("no", "changed")
+        assert late.error.message.endswith("nothing was run, call it again")
+        again = await agent.run("bash read.sh")
+        assert again.error is None, again.error
+        assert "confined to the working directories" not in agent.asked[-1]
+        assert (again.value["protected"], again.value["stdout"]) == (False, "secret")
+        await beside("stop", job="1")
+
+
+async def test_a_question_about_a_call_counts_on_nothing(project: Path) -> None:
+    _working("bubblewrap")
+    permissions = Permissions("accept_edits", trusted_owners=["host"])
+    async with turn_hosted(Shell(project, sandbox="bubblewrap"), permissions=permissions) as turn:
+        (result,) = await turn.run([ToolUse("1", "shell.run", {"command": UNKNOWN})])
+        assert result.state == "denied"
+    policy = Permissions("accept_edits")
+    async with turn_hosted(Shell(project, sandbox="bubblewrap", policy=policy)) as turn:
+        result = await turn.call("shell.run", command=UNKNOWN)
+        assert (result["exit"], result["protected"]) == (127, True)
+
+
+async def test_a_program_of_path_cannot_be_changed_by_what_was_not_asked_about(
+    project: Path,
+) -> None:
+    (project / "bin").mkdir()
+    (project / "x.sh").write_text("touch bin/ls; touch other")
+    path = f"{project}/bin:{os.environ['PATH']}"
+    async with _Agent(project, sandbox=_working("bubblewrap"), env={"PATH": path}) as agent:
+        result = await agent.run("bash x.sh")
+        assert agent.asked == []
+        assert "bin/ls': Read-only file system" in result.value["stderr"]
+        assert sorted(os.listdir(project)) == ["bin", "other", "x.sh"]
+        assert os.listdir(project / "bin") == []
+
+
+async def test_a_toolkit_that_nothing_confines_does_not_start(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(project))
+    config = SandboxConfig(backend="docker", image="alpine")
+    toolkit = Shell(project, sandbox=config, env={"PATH": os.defpath})
+    with pytest.raises(SandboxUnavailable, match=r"confines programs here. docker: there"):
+        async with Turn(None, always=[toolkit]):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"sandbox": "chroot"}, "backend: Input should be"),
+        ({"sandbox": "microsandbox"}, "microsandbox is not supported"),
+        ({"sandbox": '{"netwrok": true}'}, "netwrok: Extra inputs"),
+        ({"sandbox": '{"backend"'}, "Expecting"),
+        ({"network": True}, "name a sandbox too"),
+        ({"sandbox": "auto", "workdir": "/"}, "/ cannot be given"),
+        ({"sandbox": {"backend": "docker", "image": "a"}, "keep": True}, "keep is not supported"),
+    ],
+)
+def test_a_sandbox_that_is_none_is_refused_with_words(
+    project: Path, options: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        ShellConfig.model_validate({"workdir": project, **options})
+
+
+def test_the_sandbox_is_for_the_operator_alone() -> None:
+    assert "sandbox" not in builder_of(shell, workdir=".").type.model_fields
+
+
+async def test_the_host_says_at_its_start_what_confines_and_what_is_not_held(
+    project: Path, backend: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    for policy in (None, Permissions("bypass")):
+        caplog.clear()
+        async with turn_hosted(Shell(project, sandbox=backend, policy=policy)):
+            assert summary(backend) in caplog.text

@@ -34,7 +34,7 @@ class SandboxConfig(BaseModel, frozen=True, extra="forbid"):
     given, and for options that do not fit together.
     """
 
-    backend: Literal["auto", "microsandbox"] | Backend = Field(
+    backend: Literal["auto", "microsandbox", Backend] = Field(
         "auto",
         description="What confines: bubblewrap, landlock, docker, or subprocess, which only sets"
         " limits. auto takes the first of bubblewrap and landlock that passes its probe.",

@@ -12,7 +12,7 @@ import threading
 
 from toolbus import ToolContext
 from toolbus.concurrency.worker_threads import WorkerThreads
-from toolbus_toolkits.callers import LastUsed
+from toolbus_toolkits.callers import Asker, LastUsed, asker_of
 from toolbus_toolkits.sandbox import (
     Backend,
     SandboxConfig,
@@ -43,7 +43,8 @@ class CommandSandbox:
         self._config = config
         self._first = first
         self._lock = threading.Lock()  # commands are assessed on other threads than they are run on
-        self._judged = LastUsed[str, None](_MAX_JUDGED)
+        self._judged = LastUsed[tuple[Asker, str], bool](_MAX_JUDGED)
+        """By asker and id, each call that has to be kept within: whether it was started once."""
 
     async def probe(self) -> Backend:
         """Return what confines the commands. Raises `SandboxUnavailable` if nothing does."""
@@ -57,37 +58,44 @@ class CommandSandbox:
         except (SandboxUnavailable, ValueError):
             return False
 
+    def begin_judging(self, context: ToolContext) -> None:
+        """Forget what was said of an earlier call with this id: models may number their calls."""
+        with self._lock:
+            if self._judged.get(_call(context)):
+                del self._judged[_call(context)]
+
     def keeps_within(self, context: ToolContext, state: ShellState) -> bool:
         """Whether a command changes nothing outside of the working directories if it starts now.
 
         Nor does it reach the network, secrets, or settings that other programs obey. Then it has to
         start so, as `config_for` has it.
         """
-        config = self._protecting(context.workdirs)
         allowed = self._config
         reaches_more = allowed.network or allowed.unix_sockets or allowed.read or allowed.write
+        hides_less = allowed.hide is not None or allowed.protect is False
         # By a question of another participant it is not known which call will follow.
-        if not context.call_id or reaches_more or allowed.hide is not None:
+        if not context.call_id or reaches_more or hides_less:
             return False
         try:
-            if allowed.protect is False or not is_protectable(
-                config, state.variables, state.directory
-            ):
+            config = self._protecting(context.workdirs)
+            if not is_protectable(config, state.variables, state.directory):
                 return False
-        except SandboxUnavailable:
+        except (SandboxUnavailable, ValueError):
             return False
         with self._lock:
-            self._judged[context.call_id] = None
+            self._judged[_call(context)] = False
         return True
 
     def has_to_keep_within(self, context: ToolContext) -> bool:
         """Whether `keeps_within` was said of a call."""
         with self._lock:
-            return context.call_id in self._judged
+            return _call(context) in self._judged
 
     def config_for(self, context: ToolContext) -> SandboxConfig:
-        """Return what the command of a call may reach."""
+        """Return what the command of a call may reach that starts now."""
         if self.has_to_keep_within(context):
+            with self._lock:
+                self._judged[_call(context)] = True
             return self._protecting(context.workdirs)
         return self._with_workdirs(context.workdirs)
 
@@ -106,3 +114,7 @@ class CommandSandbox:
         ]
         given = {name: getattr(config, name) for name in config.model_fields_set}
         return SandboxConfig(**given | {"read": (*config.read, *programs), "protect": True})
+
+
+def _call(context: ToolContext) -> tuple[Asker, str]:
+    return asker_of(context), context.call_id

@@ -339,6 +339,8 @@ class ShellTools:
     def _assess_run(self, context: ToolContext, command: str) -> Assessment:
         begun = self._sessions.state_to_assess(asker_of(context), command)
         roots, sensitive = self._paths(context.workdirs)
+        if self.sandbox is not None:
+            self.sandbox.begin_judging(context)
         assessment = assess_line(
             command,
             directory=begun.directory,
