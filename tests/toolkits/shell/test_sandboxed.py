@@ -24,6 +24,7 @@ from toolbus import (
     Turn,
     builder_of,
 )
+from toolbus.factories.factory import read_factory
 from toolbus_toolkits.sandbox import (
     Backend,
     SandboxConfig,
@@ -360,3 +361,18 @@ async def test_the_host_says_at_its_start_what_confines_and_what_is_not_held(
         caplog.clear()
         async with turn_hosted(Shell(project, sandbox=backend, policy=policy)):
             assert summary(backend) in caplog.text
+
+
+def test_flags_of_the_host_say_what_a_program_says(project: Path) -> None:
+    factory = read_factory(shell)
+    assert factory is not None
+    fields = {field.name: field for field in factory.fields}
+    text = f'{{"read": ["{project}"], "protect": true}}'
+    for given, backend, read in (("landlock", "landlock", ()), (text, "auto", (str(project),))):
+        values = {"sandbox": fields["sandbox"].from_text(given), "network": True}
+        assert fields["network"].kind == "switch"
+        config = factory.read({"workdir": project, **values})
+        assert isinstance(config, ShellConfig)
+        assert config.confinement is not None
+        found = config.confinement
+        assert (found.backend, found.read, found.network) == (backend, read, True)
