@@ -10,7 +10,7 @@ from __future__ import annotations
 from toolbus_toolkits.sandbox.config import BACKENDS, Backend, Protect, SandboxConfig, read_sandbox
 from toolbus_toolkits.sandbox.holds import HOLDS, Holding, summary
 from toolbus_toolkits.sandbox.plan import Confinement, SandboxUnavailable, confinement
-from toolbus_toolkits.sandbox.probe import backend_for, confined_command, is_protectable
+from toolbus_toolkits.sandbox.probe import backend_for, confined_command, would_protect
 from toolbus_toolkits.sandbox.starting import ConfinedStart
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     "backend_for",
     "confined_command",
     "confinement",
-    "is_protectable",
     "read_sandbox",
     "summary",
+    "would_protect",
 ]

@@ -19,7 +19,7 @@ from toolbus_toolkits.sandbox import (
     SandboxUnavailable,
     backend_for,
     confinement,
-    is_protectable,
+    would_protect,
 )
 from toolbus_toolkits.shell.sessions import ShellState
 from toolbus_toolkits.workspace import is_same_or_below, resolve
@@ -46,10 +46,14 @@ class CommandSandbox:
         self._judged = LastUsed[tuple[Asker, str], bool](_MAX_JUDGED)
         """By asker and id, each call that has to be kept within: whether it was started once."""
 
+    @property
+    def confines(self) -> bool:
+        """Whether it does more than to set limits."""
+        return self._config.backend != "subprocess"
+
     async def probe(self) -> Backend:
         """Return what confines the commands. Raises `SandboxUnavailable` if nothing does."""
-        found = await _THREADS.run(backend_for, self._with_workdirs(()))
-        return found if isinstance(found, str) else "bubblewrap"
+        return await _THREADS.run(backend_for, self._with_workdirs(()))
 
     def shows(self, directory: str) -> bool:
         """Whether a command can start in a directory."""
@@ -64,7 +68,7 @@ class CommandSandbox:
             if self._judged.get(_call(context)):
                 del self._judged[_call(context)]
 
-    def keeps_within(self, context: ToolContext, state: ShellState) -> bool:
+    def keeps_within(self, context: ToolContext) -> bool:
         """Whether a command changes nothing outside of the working directories if it starts now.
 
         Nor does it reach the network, secrets, or settings that other programs obey. Then it has to
@@ -77,8 +81,7 @@ class CommandSandbox:
         if not context.call_id or reaches_more or hides_less:
             return False
         try:
-            config = self._protecting(context.workdirs)
-            if not is_protectable(config, state.variables, state.directory):
+            if not would_protect(self._protecting(context.workdirs)):
                 return False
         except (SandboxUnavailable, ValueError):
             return False

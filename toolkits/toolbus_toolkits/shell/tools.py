@@ -144,7 +144,7 @@ class ShellTools:
         self.sandbox: CommandSandbox | None = (
             None if confinement is None else CommandSandbox(confinement, self._first)
         )
-        """What confines commands, if anything does."""
+        """What confines commands, if they have a sandbox."""
         if confinement is not None and confinement.backend == "docker":
             self._bash = ("bash", *self._bash[1:])  # that of the image
         shows = self.sandbox.shows if self.sandbox else None
@@ -339,8 +339,10 @@ class ShellTools:
     def _assess_run(self, context: ToolContext, command: str) -> Assessment:
         begun = self._sessions.state_to_assess(asker_of(context), command)
         roots, sensitive = self._paths(context.workdirs)
-        if self.sandbox is not None:
+        keeps_within = None
+        if self.sandbox is not None and self.sandbox.confines:
             self.sandbox.begin_judging(context)
+            keeps_within = partial(self.sandbox.keeps_within, context)
         assessment = assess_line(
             command,
             directory=begun.directory,
@@ -348,9 +350,7 @@ class ShellTools:
             roots=roots,
             sensitive=sensitive,
             patterns=context.patterns,
-            keeps_within=partial(self.sandbox.keeps_within, context, begun)
-            if self.sandbox
-            else None,
+            keeps_within=keeps_within,
         )
         changed = sorted(name for name in begun.changed if not is_harmless(name))
         if not changed or assessment.behavior == "deny" or assessment.immune:
