@@ -161,6 +161,15 @@ async def test_directory_and_variables_are_those_of_the_last_command(
     assert (await run(command="pwd"))["stdout"] == f"{project}\n"
 
 
+async def test_folders_of_the_sandbox_are_no_change_of_the_session(
+    project: Path, backend: str
+) -> None:
+    async with _Agent(project, "default", sandbox=backend, keep=True) as agent:
+        for _ in range(2):
+            assert (await agent.run("ls && pwd")).value["exit"] == 0
+        assert agent.asked == []
+
+
 async def test_working_directories_of_the_turn_may_be_changed_too(
     project: Path, tmp_path: Path, backend: str
 ) -> None:
