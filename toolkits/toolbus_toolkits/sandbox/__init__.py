@@ -10,6 +10,7 @@ from __future__ import annotations
 from toolbus_toolkits.sandbox.config import BACKENDS, Backend, Protect, SandboxConfig
 from toolbus_toolkits.sandbox.holds import HOLDS, Holding, summary
 from toolbus_toolkits.sandbox.plan import Confinement, SandboxUnavailable, confinement
+from toolbus_toolkits.sandbox.policy import Risk, SandboxPolicy, ToolRiskProfile
 from toolbus_toolkits.sandbox.probe import backend_for, confined_command
 from toolbus_toolkits.sandbox.starting import ConfinedStart
 
@@ -21,8 +22,11 @@ __all__ = [
     "Confinement",
     "Holding",
     "Protect",
+    "Risk",
     "SandboxConfig",
+    "SandboxPolicy",
     "SandboxUnavailable",
+    "ToolRiskProfile",
     "backend_for",
     "confined_command",
     "confinement",
