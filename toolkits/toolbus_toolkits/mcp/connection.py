@@ -46,6 +46,7 @@ from toolbus_toolkits.mcp.messages import (
 )
 from toolbus_toolkits.mcp.transports import Link, ServerAccess, open_link
 from toolbus_toolkits.network import host_text
+from toolbus_toolkits.sandbox import Backend, summary
 
 __all__ = ["ConnectionState", "ServerConnection", "first_of"]
 
@@ -137,6 +138,13 @@ class ServerConnection:
         self._wanted = asyncio.Event()  # somebody waits for the next attempt to connect
         self._tried = asyncio.Event()  # an attempt has ended
 
+    @property
+    def confined_by(self) -> Backend | None:
+        """What confines the program that is connected; None if nothing does."""
+        if self._link is None or self.state != "connected":
+            return None
+        return self._link.confined_by
+
     async def tried(self) -> None:
         """Wait until it was connected, or has failed, once."""
         await self._tried.wait()
@@ -208,6 +216,8 @@ class ServerConnection:
             self.state = "connected"
             self.reason = ""
             self._logged = ""
+            if (backend := self.confined_by) is not None:
+                self._failures.log(_logger.info, "MCP server %s: %s", self.name, summary(backend))
             if self._entry.stateful:
                 self._client = client
             stack.callback(self._disconnected)

@@ -7,7 +7,7 @@ a config asks and a backend cannot hold is an error (`SandboxUnavailable`).
 
 from __future__ import annotations
 
-from toolbus_toolkits.sandbox.config import BACKENDS, Backend, Protect, SandboxConfig
+from toolbus_toolkits.sandbox.config import BACKENDS, Backend, Protect, SandboxConfig, read_sandbox
 from toolbus_toolkits.sandbox.holds import HOLDS, Holding, summary
 from toolbus_toolkits.sandbox.plan import Confinement, SandboxUnavailable, confinement
 from toolbus_toolkits.sandbox.policy import Risk, SandboxPolicy, ToolRiskProfile
@@ -30,5 +30,6 @@ __all__ = [
     "backend_for",
     "confined_command",
     "confinement",
+    "read_sandbox",
     "summary",
 ]

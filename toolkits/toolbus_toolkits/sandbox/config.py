@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable
 from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from toolbus.settings import expanded
 from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus_toolkits.workspace import is_same_or_below, resolve
 
-__all__ = ["BACKENDS", "Backend", "Protect", "SandboxConfig"]
+__all__ = ["BACKENDS", "Backend", "Protect", "SandboxConfig", "read_sandbox"]
 
 Backend: TypeAlias = Literal["bubblewrap", "landlock", "docker", "subprocess"]
 Protect: TypeAlias = Literal["if possible"] | bool
@@ -106,6 +107,23 @@ class SandboxConfig(BaseModel, frozen=True, extra="forbid"):
         return SandboxConfig(
             **fields | {"write": (*self.write, *(os.fspath(root) for root in roots))}
         )
+
+
+def read_sandbox(value: object) -> SandboxConfig:
+    """Return a config from one, from its fields, from its JSON, or from the name of a backend.
+
+    Raises `ValueError`, in one line.
+    """
+    if isinstance(value, str):
+        value = json.loads(value) if value.lstrip().startswith("{") else {"backend": value}
+    try:
+        return SandboxConfig.model_validate(value)
+    except ValidationError as error:
+        faults = (
+            ": ".join((*map(str, fault["loc"]), fault["msg"].removeprefix("Value error, ")))
+            for fault in error.errors(include_url=False, include_context=False)
+        )
+        raise ValueError("; ".join(faults)) from None
 
 
 def _real_path(path: str) -> str:
