@@ -267,6 +267,11 @@ class InFlightCall(Struct, eq=False):
         return "no" if awaits_approval and not self.has_sent else "maybe"
 
     @property
+    def contradicts_no(self) -> bool:
+        """Whether the tool may have run although its host says that it did not."""
+        return self.has_sent or (self.wait is not None and self.wait.was_read_by_others)
+
+    @property
     def has_sent(self) -> bool:
         """Whether its host has sent a chunk or a progress, so that its tool has begun."""
         streams = self.streams
@@ -366,8 +371,12 @@ class CallWait(Struct, eq=False):
     written: bool = True
     """False from a hold before the function is entered until its approval is written, or until
     somebody has read what he would answer in place of the function."""
+    was_read_by_others: bool = False
+    """Whether others than who refused to answer have read what the call waits for."""
     ended: bool = False
     """Whether the call has ended: what still waits in the host's send queue is never written."""
+    may_be_made_again: bool = False
+    """Whether it ends because its caller lost its connection, who may make it again."""
 
     def __repr__(self) -> str:  # short, as that of `Delegation`
         return f"CallWait({self.count}, {self.holds!r})"
@@ -476,7 +485,7 @@ class CallHold:
     node: str = ""
     """The id of the node that it belongs to, if that is another one: its host is there."""
     replaces: str = ""
-    """The hold of an earlier attempt of the call, which was lost."""
+    """The hold of an earlier attempt of the call, whose host or caller was lost."""
     stopped: list[InFlightCall] = field(default_factory=list)
     """The calls whose time it stops."""
     outcome: HoldOutcome = "open"
@@ -489,8 +498,10 @@ class CallHold:
     reason: str = ""
     """Why it was denied, in the words of the settler."""
     settled_at: float = 0.0
-    was_read: bool = False
-    """Whether its body was read by somebody who may settle it."""
+    is_away: bool = False
+    """Whether its call has ended as the caller lost its connection; it is still listed."""
+    read_by: set[Identity] = field(default_factory=set)
+    """Who has read its body, of those who may settle it."""
 
     def __repr__(self) -> str:  # short, as that of `Delegation`
         return f"CallHold({self.id!r}, {self.outcome!r})"

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from toolbus.auth.grants import ToolPatterns
 from toolbus.errors import Executed, PermissionDenied, QuotaExceeded
-from toolbus.wire import NO_APPROVAL_LIMIT_MS, Frame, Held, Resumed
+from toolbus.wire import MAX_PURPOSE_CHARS, NO_APPROVAL_LIMIT_MS, Frame, Held, Resumed
 from toolbus_server.calls.call_state import (
     CallHold,
     CallWait,
@@ -30,6 +30,7 @@ from toolbus_server.calls.call_state import (
     HoldOutcome,
     InFlightCall,
 )
+from toolbus_server.registry.call_checks import bad_option
 from toolbus_server.registry.issuers import Issuers
 from toolbus_server.registry.models import (
     Identity,
@@ -39,7 +40,9 @@ from toolbus_server.registry.models import (
 )
 
 __all__ = [
+    "AWAY_S",
     "OTHERS",
+    "SETTLED_S",
     "HoldChange",
     "Outgoing",
     "RoomHolds",
@@ -50,6 +53,8 @@ __all__ = [
     "is_named",
     "may_settle",
     "note_read",
+    "note_refused",
+    "read_hold_options",
     "refusal_of",
     "time_stopped_s",
     "time_waited_s",
@@ -63,7 +68,10 @@ MAX_SETTLED, MAX_SETTLED_OF_ASKER = 1_024, 256
 """Settled holds of a room that a late answer can still find (PROTOCOL.md, HOLD-8); those of one
 identity, which would displace all others with questions that it withdraws."""
 SETTLED_S = 600.0
-"""How long it can find them."""
+"""How long it can find them, and how long a decision waits for a caller that is away."""
+AWAY_S = 60.0
+"""How long a hold is listed whose caller has lost its connection (PROTOCOL.md, HOLD-19): a program
+has reconnected or was started again by then."""
 _RETRY_AFTER_S = 1.0
 # Compiled once for all participants with the same grants.
 _patterns_of = lru_cache(maxsize=1024)(ToolPatterns)
@@ -88,6 +96,15 @@ def approval_seconds(options: Mapping[str, Any]) -> float:
     """Return how long a call, or a host, lets it wait for a person; infinity for no limit."""
     milliseconds: int = options["approval_ms"]
     return inf if milliseconds >= NO_APPROVAL_LIMIT_MS else max(0, milliseconds) / 1000
+
+
+def read_hold_options(call: InFlightCall, options: Mapping[str, Any]) -> None:
+    """Note what a call is for, and how long it may wait. Raises InvalidArguments."""
+    call.purpose = options.get("purpose", "")
+    if len(call.purpose) > MAX_PURPOSE_CHARS:
+        raise bad_option("purpose", f"must have at most {MAX_PURPOSE_CHARS} characters")
+    if "approval_ms" in options:
+        call.approval_s = approval_seconds(options)
 
 
 def time_stopped_s(parent: InFlightCall, now: float) -> float:
@@ -195,16 +212,22 @@ def is_named(participant: Participant, hold: CallHold) -> bool:
 # What was read may be acted upon
 
 
-def note_read(hold: CallHold) -> None:
+def note_read(hold: CallHold, reader: Identity) -> None:
     """Note that somebody who may settle a hold has read it: an answer is made by acting."""
-    hold.was_read = True
+    hold.read_by.add(reader)
     if hold.kind == "answer" and not hold.is_own and hold.call is not None:
         _wait_of(hold.call, hold.keeper).written = True
 
 
 def executed_of(hold: CallHold) -> Executed:
     """Return whether what is asked for may have been done, for an end without a decision."""
-    return "maybe" if hold.kind == "answer" and hold.was_read else "no"
+    return "maybe" if hold.kind == "answer" and hold.read_by else "no"
+
+
+def note_refused(hold: CallHold, by: Identity) -> None:
+    """Note that an answer was refused: who refuses has not acted, but others may have."""
+    if hold.kind == "answer" and not hold.is_own and hold.call is not None:
+        _wait_of(hold.call, hold.keeper).was_read_by_others |= bool(hold.read_by - {by})
 
 
 # What others are shown
@@ -229,6 +252,8 @@ def describe_hold(hold: CallHold, issuers: Issuers, now: float) -> dict[str, Any
         shown |= {"caller": tool.caller.shown, "call_id": tool.call_id}
     if hold.is_own:
         shown["own"] = True
+    if hold.is_away and not hold.ended:
+        shown["away"] = True
     if tool.principal is not None:
         shown["on_behalf_of"] = tool.principal.shown
     if tool.forwarded_for:
@@ -334,10 +359,11 @@ class RoomHolds:
         self.last_number += 1
         hold.number = self.last_number
         self.open[hold.id] = hold
-        self._changed(hold)
+        self.changed(hold)
         self._count(hold, 1)
 
-    def _changed(self, hold: CallHold) -> None:
+    def changed(self, hold: CallHold) -> None:
+        """Count a change of a hold, which other nodes are sent if it is one of this node."""
         if not hold.node:
             self.last_change += 1
             hold.changed = self.last_change
@@ -385,7 +411,7 @@ class RoomHolds:
         del self.open[hold.id]
         self._count(hold, -1)
         hold.outcome, hold.settled_at, hold.body = outcome, now, b""
-        self._changed(hold)
+        self.changed(hold)
         if hold.kind != "granted" or outcome == "taken_back":  # a decision that may come again
             self.settled[hold.id] = hold
             self.settled_of[hold.asked_by] += 1
@@ -442,7 +468,7 @@ class RoomHolds:
                 del self.counts[quota]
 
     def _lost_hold_of(self, hold: CallHold, now: float) -> str:
-        """Return the hold of an earlier attempt of the call, if it was lost with its host."""
+        """Return the hold of an earlier attempt of the call, if its host or caller was lost."""
         caller, call_id = hold.tool.caller, hold.tool.call_id
         if caller is None or not call_id:
             return ""
@@ -451,7 +477,7 @@ class RoomHolds:
             before = former.tool.caller
             if former.tool.call_id == call_id and before is not None:
                 if before.identity == caller.identity:
-                    return former.id if former.outcome == "lost" else ""
+                    return former.id if former.is_away or former.outcome == "lost" else ""
         return ""
 
 

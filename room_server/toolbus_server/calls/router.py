@@ -37,7 +37,6 @@ from toolbus.permissions.plain import MAX_ASSESS_S, assessment_to_plain
 from toolbus.telemetry.tracing import TRACESTATE, is_unsampled, read_trace_context
 from toolbus.transport.websocket import NotifyingTicket
 from toolbus.wire import (
-    MAX_PURPOSE_CHARS,
     Assess,
     AssessDispatch,
     Call,
@@ -71,7 +70,7 @@ from toolbus_server.calls.delegation import (
     resolve_for,
 )
 from toolbus_server.calls.hold_statistics import HoldStatistics
-from toolbus_server.calls.holds import approval_seconds, time_stopped_s
+from toolbus_server.calls.holds import read_hold_options, time_stopped_s
 from toolbus_server.calls.stream_relay import READER_BUDGET_BYTES, StreamRelay, is_stream
 from toolbus_server.calls.telemetry import ServerTelemetry
 from toolbus_server.limits import Limits
@@ -501,7 +500,7 @@ class Router:
                 call.span.end(at_ns=ended_ns)
         else:
             error = exception_of(reply)
-            if call.has_sent and error.executed == "no":  # wrong: part of a stream was sent already
+            if call.contradicts_no and error.executed == "no":
                 error.executed, error.retryable = "maybe", False
             self._fail(call, error)
 
@@ -515,21 +514,26 @@ class Router:
         elif call is not None:
             if cancel.reason == "leaving" and call.is_held:  # the node of its caller shuts down
                 _leave_holds(call)
-            self._cancel(call, "the caller cancelled the call")
+            if cancel.reason == "caller_gone" and call.caller.participant.is_remote:
+                self._end_without_caller(call)
+            else:
+                self._cancel(call, "the caller cancelled the call")
         elif cancel.id in caller.asked:
             hold = caller.asked[cancel.id]
             hold.keeper.withdraw(hold)
         else:
             self.dropped += 1
 
-    def end_calls_of(self, connection: Connection) -> None:
+    def end_calls_of(self, connection: Connection, *, may_return: bool = True) -> None:
         """End the calls of a connection that has closed: those it runs, and those it made.
 
         Many end in steps. The connection must be in no room any more, so that none is added.
+        Without `may_return` its participant has lost its rights.
         """
         # Those it made first: their hosts get the reason `caller_gone`, also if they are nested.
         made = [call for call in connection.calls.values() if call.host is not connection]
-        self._ends.add(made, self._end_without_caller)
+        removed = partial(self._cancel, message="the caller was removed")
+        self._ends.add(made, self._end_without_caller if may_return else removed)
         self._ends.add(list(connection.dispatched.values()), self._end_without_host)
         for hold in list(connection.asked.values()):
             if hold.call is None:  # else it ends with its call
@@ -545,6 +549,9 @@ class Router:
                 self._end_without_host(call)
 
     def _end_without_caller(self, call: InFlightCall) -> None:
+        # What is nested, or made for somebody else, has no authority without its connection.
+        if call.wait is not None and call.principal is None:
+            call.wait.may_be_made_again = True
         self._cancel(call, "the caller disconnected", "caller_gone")
 
     def _end_without_host(self, call: InFlightCall) -> None:
@@ -578,7 +585,7 @@ class Router:
         held = [call for call in host.dispatched.values() if call.wait is not None]
         self._ends.add(held, self.end_held)
         for hold in list(host.asked.values()):
-            if hold.is_own and (hold.call is None or self.is_draining):
+            if hold.is_away or (hold.is_own and (hold.call is None or self.is_draining)):
                 hold.keeper.leave(hold)
 
     def end_held(self, call: InFlightCall) -> None:
@@ -716,20 +723,11 @@ def _fill_header(
     if call.forwarded_for:
         header["forwarded_for"] = pack_body([caller.packed_info for caller in call.forwarded_for])
     if "purpose" in options or "approval_ms" in options:
-        _read_hold_options(call, options)
+        read_hold_options(call, options)
     for name in _FORWARDED & options.keys():
         header[name] = options[name]
     if "pin" in options and call.host.participant.is_remote:
         header["pin"] = options["pin"]  # its node checks what the host has by then
-
-
-def _read_hold_options(call: InFlightCall, options: Mapping[str, Any]) -> None:
-    """Note what a call is for, and how long it may wait. Raises InvalidArguments."""
-    call.purpose = options.get("purpose", "")
-    if len(call.purpose) > MAX_PURPOSE_CHARS:
-        raise bad_option("purpose", f"must have at most {MAX_PURPOSE_CHARS} characters")
-    if "approval_ms" in options:
-        call.approval_s = approval_seconds(options)
 
 
 def _dispatch_error(call: InFlightCall, is_too_large: bool) -> RoomException:

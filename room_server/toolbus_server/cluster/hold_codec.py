@@ -48,6 +48,7 @@ def pack_hold(hold: CallHold, now: float) -> bytes:
             hold.reason,
             hold.is_changed,
             hold.body if hold.kind == "granted" else b"",
+            hold.is_away,
         ]
     )
 
@@ -103,6 +104,7 @@ def unpack_hold(packed: bytes, node: str, keeper: HoldKeeper, now: float) -> Cal
             by=_shown(fields[20]),
             reason=fields[21],
             is_changed=fields[22],
+            is_away=len(fields) > 24 and fields[24],  # not from nodes of an older version
         )
     except (TypeError, LookupError, AttributeError, RoomException) as error:
         raise ValueError(f"it has another form than nodes write: {error}") from error

@@ -7,6 +7,7 @@ names; a revocation, which ends tokens wherever they are used, needs a token for
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Set
+from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from toolbus.auth.grants import matches_room
@@ -73,6 +74,8 @@ class AdminActions:
             identity = Identity(options["issuer"], options["name"])
             self._revocations.revoke_identity(identity, options["at"])
         matches = _matcher(action, options)
+        for name, open_room in self._hub.rooms.items():
+            open_room.hold_requests.away.remove(partial(matches, name))
         evicted = [
             session
             for name, open_room in self._hub.rooms.items()

@@ -69,6 +69,7 @@ from toolbus_server.calls.holds import (
     is_named,
     may_settle,
     note_read,
+    note_refused,
     refusal_of,
 )
 from toolbus_server.calls.router import Router
@@ -83,6 +84,7 @@ from toolbus_server.registry.call_checks import (
     read_option,
 )
 from toolbus_server.registry.models import Identity, Participant, read_name_between
+from toolbus_server.rooms.away_holds import AwayHolds
 from toolbus_server.rooms.event_feed import EventFeeds
 from toolbus_server.rooms.scheduling import Walk, pack_reply
 
@@ -127,6 +129,8 @@ class HoldRequests:
         self._decisions: dict[str, _Decision] = {}
         """What was decided, by the id of its hold, while the node of a caller has not read it."""
         self.table: RoomHolds = RoomHolds(data_for_node=self._data_for_node)
+        self.away: AwayHolds = AwayHolds(loop, self.withdraw)
+        """The holds whose callers are away."""
         feeds.monitor.holds = self.table.open
 
     # Requests of askers
@@ -156,6 +160,7 @@ class HoldRequests:
         if not (goes_on or self._router.may_wait(asker, None if is_own else call)):
             raise self._router.leaving_error(is_nested=_is_nested(call, is_own=is_own))
         approvers = self._read_approvers(asker, request.options)
+        former = None if is_own or call is None else self.away.end(tool)
         self.table.check_quotas(tool, asker.participant.identity)
         if asker.usage.held_bytes + len(request.body) > identity_usage.MAX_HELD_BYTES:
             raise QuotaExceeded("too much waits for a person at the hosts of this identity")
@@ -188,6 +193,8 @@ class HoldRequests:
         self._expire_at(ends_at, hold)
         self._router.holds.begin(hold)
         self._publish("hold_added", hold)
+        if former is not None and (decision := former.decision_about(hold)):
+            self._pass_on(hold, former.hold.outcome, Result(request.id, decision))
 
     def _tool_of(self, asker: Connection, request: Hold, call: InFlightCall | None) -> HeldTool:
         """Return what a request is about: the call that the asker runs, or one that it makes."""
@@ -279,11 +286,24 @@ class HoldRequests:
         if parent is not None and parent.wait is not None:
             parent.wait.begun.pop(call, None)
         wait.ended = True
+        may_be_away = wait.may_be_made_again and call.executed == "no"
         for hold in list(wait.holds):
+            is_decided = hold.is_own or hold.id in self._decisions
             if hold.node:
                 self._release(hold, "cancelled")
+            elif may_be_away and not is_decided and hold.open_connection.participant.is_present:
+                self._caller_lost(call, hold)
             else:
                 self.withdraw(hold)
+
+    def _caller_lost(self, call: InFlightCall, hold: CallHold) -> None:
+        """List a hold a while longer; its host waits for the decision no more."""
+        self._send(self.table.release(hold, "cancelled", self._loop.time()))
+        error = Cancelled("the caller disconnected", executed="no")
+        hold.open_connection.port.send_message(encode(failed(hold.request_id, error)))
+        self.away.add(hold, call.caller.participant)
+        self.table.changed(hold)
+        self._publish("hold_added", hold)
 
     def withdraw(self, hold: CallHold) -> None:
         """End a hold whose asker does not wait for the decision any more."""
@@ -318,7 +338,10 @@ class HoldRequests:
         self._send(change._replace(frames=[sent for sent in change.frames if sent.to is not knows]))
         _cancel_timer(hold)
         self._router.holds.end(hold)
-        asker.port.send_message(encode(reply), ticket)
+        if hold.is_away:
+            self.away.hold_ended(hold)
+        else:
+            asker.port.send_message(encode(reply), ticket)
         self._publish("hold_settled", hold)
         if decision is not None:
             decision.end(_settled_error(hold))
@@ -364,11 +387,16 @@ class HoldRequests:
             outcome, hold.outcome = hold.outcome, "open"
             self.table.add(hold)
             if outcome == "open":
+                if not (hold.is_own or hold.kind == "granted"):
+                    self.away.end(hold.tool)  # a host there asks now
                 self._publish("hold_added", hold)
             else:  # it ended before this node heard of it
                 self.table.close(hold, outcome, self._loop.time())
             return
         known.node = hold.node  # it may have another lease now
+        if hold.is_away and not (known.is_away or hold.ended or known.ended):
+            known.is_away, known.ends_at = True, hold.ends_at
+            self._publish("hold_added", known)
         if hold.ended and not known.ended:
             known.by, known.reason, known.is_changed = hold.by, hold.reason, hold.is_changed
             self._close(known, hold.outcome)
@@ -478,7 +506,7 @@ class HoldRequests:
         """Return a hold with its body, which the node of its host has."""
         if hold.node and not hold.ended:
             return self._replication.ask_holder(hold, participant, request)
-        note_read(hold)
+        note_read(hold, participant.identity)
         return {"hold": self._described(hold) | self._asked(hold)}
 
     def _described(self, hold: CallHold) -> dict[str, Any]:
@@ -543,11 +571,23 @@ class HoldRequests:
         if hold.by is not None or hold.ended:
             return self._repeated(hold, identity, answer)
         outcome = _OUTCOMES[hold.kind][request.decision]
-        hold.by, hold.answer = ShownParticipant.of(participant), answer
-        hold.is_changed = answer.arguments is not None
+        by = ShownParticipant.of(participant)
+        reply = _reply_of(hold, by, outcome, request.options)
+        if hold.is_away:
+            self.away.decide(hold, participant, reply.body)
+        hold.by, hold.answer, hold.is_changed = by, answer, answer.arguments is not None
+        return self._pass_on(hold, outcome, reply)
+
+    def _pass_on(
+        self, hold: CallHold, outcome: HoldOutcome, reply: Result
+    ) -> dict[str, Any] | Awaitable[dict[str, Any]]:
+        """End a hold by a decision, and reply to its asker."""
+        assert hold.by is not None, "somebody has decided"
+        by = hold.by.identity
         if outcome == "answered":
-            note_read(hold)  # what a list shows suffices to answer
-        reply = _reply_of(hold, hold.by, outcome, request.options)
+            note_read(hold, by)  # what a list shows suffices to answer
+        elif outcome == "denied":
+            note_refused(hold, by)
         entering = hold.call if outcome != "denied" and not hold.is_own else None
         if entering is None:
             self._end(hold, outcome, reply)

@@ -322,7 +322,7 @@ class Hub:
             del open_room.sessions[key]
         changes = open_room.routed.state.leave(participant, reserve=reserve)
         participant.reserves_names = reserve
-        self._remove(open_room, connection)
+        self._remove(open_room, connection, may_return=reserve)
         self.usages.left(participant.identity)
         open_room.routed.publish_change(participant)
         self.reserve_names(open_room, changes)
@@ -342,6 +342,7 @@ class Hub:
         del self.rooms[open_room.routed.state.name]
         self.denied += open_room.toolkit_requests.denied
         open_room.toolkit_requests.denied = 0
+        open_room.hold_requests.away.remove(lambda _: True)  # whose timers refer to the room
         state, replication = open_room.routed.state, open_room.routed.replication
         beyond = frozenset[Identity]()
         if not state.remote_count:
@@ -412,8 +413,10 @@ class Hub:
         room = reserved.room
         room.feeds.publish(room.routed.state.release(reserved.reservation))
 
-    def _remove(self, open_room: OpenRoom, connection: Connection) -> None:
+    def _remove(
+        self, open_room: OpenRoom, connection: Connection, *, may_return: bool = True
+    ) -> None:
         open_room.feeds.remove(connection.participant)
-        self.router.end_calls_of(connection)
+        self.router.end_calls_of(connection, may_return=may_return)
         self.router.delegated.check_principal(open_room.routed, connection.participant)
         open_room.routed.connections.pop(connection.participant.id, None)

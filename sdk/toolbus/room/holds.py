@@ -108,7 +108,10 @@ class HoldInfo:
     reason: str = ""
     """Why it was denied, in that participant's words."""
     replaces: str = ""
-    """The id of the hold of an earlier attempt of this call, which was lost."""
+    """The id of the hold of an earlier attempt of this call, whose host or caller was lost."""
+    is_away: bool = False
+    """Whether its caller has lost its connection. The call has ended; a decision waits for 10
+    minutes, and is used if the caller makes the call again."""
     body: HoldBody | None = None
     """What is asked; only from `RoomClient.hold`, while it is open."""
 
@@ -139,6 +142,7 @@ class HoldInfo:
                 by=_participant(data.get("by")),
                 reason=_text(data, "reason"),
                 replaces=_text(data, "replaces"),
+                is_away=data.get("away") is True,
                 body=_body(data) if "body" in data else None,
             )
 

@@ -5,111 +5,47 @@ and for how long; how many holds there may be.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import count
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from support.parts.held_room import DIGEST, HeldRoom, held_room
 from support.parts.models import definition, participant
-from support.parts.router_harness import RouterHarness, phase, port_of
+from support.parts.router_harness import phase, port_of
 from toolbus import ApiScope
 from toolbus.errors import (
     AlreadyExists,
+    ApprovalDenied,
     ApprovalExpired,
     NotFound,
     QuotaExceeded,
-    RoomException,
 )
 from toolbus.wire import (
     Cancel,
-    Dispatch,
     Event,
     Failed,
     Held,
-    Hold,
     Holds,
     RequestId,
     Result,
     Resumed,
     Settle,
     StreamChunk,
+    failed,
     pack_body,
     unpack_body,
 )
 from toolbus.wire.body_steps import run_steps
 from toolbus_server import identity_usage
 from toolbus_server.calls import holds as hold_rules
-from toolbus_server.calls.call_state import CallHold
 from toolbus_server.calls.holds import may_settle
 from toolbus_server.calls.router import Connection
 from toolbus_server.registry.models import Visibility
 from toolbus_server.rooms import event_feed
-from toolbus_server.rooms.event_feed import EventFeeds
-from toolbus_server.rooms.hold_requests import HoldRequests
-from toolbus_server.rooms.scheduling import FairScheduler
 
-DIGEST = b"d" * 32
+APPROVER = replace(ApiScope.full(), approve_all=("*",))
 ENDLESS: dict[str, Any] = {"credit_chunks": 9, "credit_bytes": 9_000}
-
-
-class HeldRoom(RouterHarness):
-    """A room in which calls may wait for a person: whoever they are made for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        loop = self.clock.as_loop()
-        self.feeds = EventFeeds(self.room, loop, FairScheduler(loop))
-        self.requests = HoldRequests(self.room, self.feeds, self.router, loop)
-        self.room_holds = self.requests.table
-        self.ids = count(1_000)
-
-    def connection(self, name: str, instance: str = "1", api: ApiScope | None = None) -> Connection:
-        connection = super().connection(name, instance, api)
-        connection.reads_holds = True
-        return connection
-
-    def begin(self, caller: Connection, number: int, tool: str = "t.run", **more: Any) -> int:
-        """Call a tool, and return the id of the dispatch at its host."""
-        self.call(caller, number, tool, **more)
-        toolkit = self.room.state.resolve(caller.participant, tool.partition(".")[0], None)
-        host = self.room.connections[toolkit.serving.hosts[0].id]
-        dispatch = port_of(host).sent.pop()
-        assert isinstance(dispatch, Dispatch)
-        return int(dispatch.id)
-
-    def hold(self, host: Connection, dispatch: int | None, **options: Any) -> CallHold:
-        kind = options.pop("kind", "approve")
-        request = Hold(RequestId(next(self.ids)), dispatch, kind, DIGEST, b"\x80", options)
-        self.requests.hold(host, request)
-        return list(self.room_holds.open.values())[-1]
-
-    def settle(
-        self, by: Connection, hold: CallHold, decision: str = "approve", **options: Any
-    ) -> None:
-        request = Settle(RequestId(next(self.ids)), hold.id, decision, DIGEST, options)
-        self.requests.settle(by, request)
-
-    def read(self, by: Connection, hold: CallHold) -> None:
-        request = Holds(RequestId(next(self.ids)), {"hold": hold.id})
-        run_steps(self.requests.holds(by, request))
-
-    def pass_time(self, seconds: float) -> None:
-        """Advance the clock in steps, so that what looks again and again does."""
-        for _ in range(round(seconds * 10)):
-            self.clock.advance(0.1)
-
-    def drain(self, host: Connection, *, is_server: bool) -> None:
-        """Let the host drain, or the server."""
-        if is_server:
-            self.router.is_draining = True
-        else:
-            self.room.state.drain(host.participant)
-        self.router.end_holds_at(host)
-
-    def refusal_of_hold(self, host: Connection, dispatch: int | None, **options: Any) -> Any:
-        with pytest.raises(RoomException) as refused:
-            self.hold(host, dispatch, **options)
-        return refused.value
 
 
 def end_of(connection: Connection) -> tuple[str, str]:
@@ -131,17 +67,8 @@ def waited(connection: Connection) -> list[tuple[int, int]]:
 
 @pytest.fixture
 def room() -> Iterator[HeldRoom]:
-    """After each test no table has an entry, no hold is open, and no timer runs."""
-    room = HeldRoom()
-    yield room
-    assert room.router.in_flight == 0
-    assert not room.room_holds.open
-    assert not room.room_holds.counts
-    room.clock.advance(1e6)
-    assert room.clock.waiting == 0
-    for connection in room.connections:
-        assert not connection.asked
-        assert connection.usage.held_bytes == 0
+    with held_room(HeldRoom()) as room:
+        yield room
 
 
 class Chain:
@@ -501,6 +428,22 @@ def test_executed_is_no_until_somebody_may_act_upon_what_he_read(
     assert end_of(alice) == ("host_lost", executed)
     if is_open and "asked again" not in steps:
         assert phase(port_of(host).take_failed()) == ("host_lost", executed)
+
+
+@pytest.mark.parametrize(("readers", "executed"), [("", "no"), ("a", "no"), ("ab", "maybe")])
+def test_who_refuses_has_not_acted_but_others_who_have_read_may_have(
+    room: HeldRoom, readers: str, executed: str
+) -> None:
+    """HOLD-17: whatever the host says."""
+    people = {name: room.connection(name, api=APPROVER) for name in "ab"}
+    host = room.host("host", "t")
+    dispatch = room.begin(people["a"], 1)
+    hold = room.hold(host, dispatch, kind="answer")
+    for name in readers:
+        room.read(people[name], hold)
+    room.settle(people["a"], hold, "deny")
+    room.router.answer(host, failed(RequestId(dispatch), ApprovalDenied("no", executed="no")))
+    assert end_of(people["a"]) == ("approval_denied", executed)
 
 
 def test_reply_of_a_host_while_it_holds_ends_the_wait_before_the_call(room: HeldRoom) -> None:

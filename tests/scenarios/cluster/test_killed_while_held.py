@@ -37,17 +37,17 @@ async def redis() -> AsyncIterator[RedisPlace]:
     ("killed", "whose", "end", "outcome"),
     [
         ("node", "host", _LOST, "lost"),
-        ("node", "caller", _UNKNOWN, "cancelled"),
+        ("node", "caller", _UNKNOWN, "denied"),
         ("node", "approver", _WROTE, "approved"),
         ("process", "host", _LOST, "lost"),
-        ("process", "caller", None, "cancelled"),
+        ("process", "caller", None, "denied"),
         ("process", "approver", _WROTE, "approved"),
     ],
 )
 async def test_others_see_how_a_call_ends_that_waited_when_a_process_was_killed(
     redis: RedisPlace, tmp_path: Path, killed: str, whose: str, end: Any, outcome: str
 ) -> None:
-    """HOLD-10, HOLD-14."""
+    """HOLD-10, HOLD-14, HOLD-19: that of a caller that is killed may still be decided."""
     witness = tmp_path / "witness"
     witness.touch()
     async with asyncio.timeout(60), AsyncExitStack() as stack:
@@ -74,6 +74,9 @@ async def test_others_see_how_a_call_ends_that_waited_when_a_process_was_killed(
         if outcome == "approved":
             assert [hold.id for hold in await watching[0].room.holds()] == [hold_id]
             await watching[0].room.approve(hold_id)
+        if whose == "caller":
+            assert all([(await person.added()).is_away for person in watching])
+            await watching[0].room.deny(hold_id)
         if end is not None:
             _, ended, _ = await caller.next()
             assert end in (ended, (ended.get("code"), ended.get("executed")))
@@ -82,6 +85,7 @@ async def test_others_see_how_a_call_ends_that_waited_when_a_process_was_killed(
         for person in watching:
             assert (await person.settled()).outcome == outcome
             assert await person.room.holds() == []
+            room = person.room
             with pytest.raises(too_late):
-                await person.room.deny(hold_id)
+                await (room.approve(hold_id) if outcome == "denied" else room.deny(hold_id))
     assert witness.read_text() == ("f0: a\n" if outcome == "approved" else "")

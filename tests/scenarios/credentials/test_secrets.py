@@ -130,7 +130,11 @@ async def _result(room: RoomClient, tool: str, arguments: dict[str, Any]) -> str
     seen: list[Any] = []
     try:
         timeout_s = 1.0 if "hang" in tool else None
-        async with room.stream(tool, arguments, timeout_s=timeout_s) as chunks:
+        options: Any = {
+            "timeout_s": timeout_s,
+            "approval_timeout_s": 0,
+        }  # nobody is there to be asked
+        async with room.stream(tool, arguments, **options) as chunks:
             async for chunk in chunks:
                 seen.append(await chunk.read() if isinstance(chunk, FileChunk) else chunk)
                 seen.append(repr(chunk))

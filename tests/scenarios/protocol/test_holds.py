@@ -500,11 +500,6 @@ async def _cancel(_room: Room, alice: RawClient, _host: RawClient, _: Hold) -> N
     assert (await failure_of(alice, 7)).executed == "no"
 
 
-async def _leave(_room: Room, alice: RawClient, host: RawClient, _: Hold) -> None:
-    alice.abort()
-    assert (await next_of(host, Cancel)).reason == "caller_gone"
-
-
 async def _lose_host(_room: Room, alice: RawClient, host: RawClient, _: Hold) -> None:
     host.abort()
     lost = await failure_of(alice, 7)
@@ -543,7 +538,6 @@ async def _forbid(room: Room, alice: RawClient, host: RawClient, _: Hold) -> Non
 
 ENDS: dict[str, tuple[Callable[[Room, RawClient, RawClient, Hold], Awaitable[None]], Any]] = {
     "caller cancels": (_cancel, OWN),
-    "caller leaves": (_leave, OWN),
     "host leaves": (_lose_host, OWN),
     "host is replaced": (_replace_host, OWN),
     "host replies": (_reply, OWN),
@@ -575,6 +569,34 @@ async def test_hold_ends_with_its_call(server: TestServer, end: str) -> None:
         assert (late.code, details_of(late)) == ("already_exists", {"outcome": outcome})
         assert await listed(bob) == []
         assert (await listed(bob, settled=True))[0]["id"] == id
+
+
+async def test_hold_of_a_caller_that_lost_its_line_is_decided_for_its_next_attempt(
+    server: TestServer,
+) -> None:
+    """HOLD-19, CALL-12."""
+    async with room_of(server) as room:
+        alice, host = await room.join("alice"), await room.host()
+        bob = await room.join("bob", **ALL)
+        await ask(bob, Subscribe(1, ["holds"]))
+        _, request, id = await held(alice, host, call := call_of("echo.say", 7))
+        alice.abort()
+        assert (await next_of(host, Cancel)).reason == "caller_gone"
+        assert (await failure_of(host, request.id)).code == "cancelled"
+        events = [await bob.next_event() for _ in range(2)]
+        assert [(event.name, event.data["hold"].get("away")) for event in events] == [
+            ("hold_added", None),
+            ("hold_added", True),
+        ]
+        assert [(hold["id"], hold["away"]) for hold in await listed(bob)] == [(id, True)]
+        assert await ask(bob, settle_of(id)) == {"outcome": "approved"}
+        back = await room.join("alice")
+        dispatch, request, again = await held(back, host, call)
+        decision = await decision_of(host, request)
+        assert (decision["hold"], decision["outcome"]) == (id, "approved")
+        assert (await listed(bob, settled=True))[-1]["replaces"] == id != again
+        answer(host, dispatch)
+        assert isinstance(await back.reply_to(7), Result)
 
 
 async def test_approver_that_lost_the_grant_or_left_decides_nothing(server: TestServer) -> None:

@@ -114,6 +114,7 @@ def test_context_has_only_what_the_author_of_a_tool_uses() -> None:
         "ask",
         "ask_sync",
         "call_sync",
+        "can_ask",
         "emit",
         "enter",
         "forward",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from support.patience import PATIENCE_S
 from support.processes.command_line import CommandLine, Running
 
 _TOOLS = """
@@ -90,11 +92,18 @@ class Callers:
     def __init__(self, toolbus: CommandLine) -> None:
         self._toolbus = toolbus
         self._left = ExitStack()
+        self._started: list[Running] = []
 
     def __enter__(self) -> Callers:
         return self
 
     def __exit__(self, *_: object) -> None:
+        # By Ctrl-C, which cancels the calls: that of a caller that is killed is listed on.
+        for running in self._started:
+            if running.process.poll() is None:
+                running.process.send_signal(signal.SIGINT)
+        for running in self._started:
+            running.process.wait(PATIENCE_S)
         self._left.close()
 
     def call(
@@ -103,6 +112,7 @@ class Callers:
         """Begin a call; return it with what it said once it waited."""
         typed = ("call", tool, f"path={path}", "--name", name, *options)
         running = self._left.enter_context(self._toolbus.start(*typed))
+        self._started.append(running)
         assert running.process.stderr is not None
         return running, running.process.stderr.readline()
 
@@ -123,6 +133,7 @@ class Callers:
     def many(self, count: int) -> list[str]:
         """Begin calls in one process; return the ids of their approvals."""
         running = self._left.enter_context(self._toolbus.running("-c", _MANY, str(count)))
+        self._started.append(running)
         return [running.line().strip() for _ in range(count)]
 
     def lists(self, *options: str, name: str = "ann") -> list[dict[str, object]]:

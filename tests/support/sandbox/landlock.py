@@ -12,7 +12,16 @@ from typing import Any
 from support.pytest_plugins.missing_parts import not_verified
 from toolbus_toolkits.sandbox import confine
 
-__all__ = ["PROGRAM", "READ", "confined", "landlock_words", "needs_landlock"]
+__all__ = [
+    "PROGRAM",
+    "READ",
+    "confined",
+    "landlock_abi",
+    "landlock_words",
+    "needs_landlock",
+    "python",
+    "script_of",
+]
 
 PROGRAM = Path(confine.__file__)
 _SYSTEM = ("/usr", "/etc", "/proc", "/bin", "/lib", "/lib64", sys.prefix, sys.base_prefix)
@@ -27,17 +36,25 @@ confine.main()
 """
 
 
+def landlock_abi() -> int:
+    """Return the version of Landlock of this kernel; 0 if there is none."""
+    return confine._landlock_abi()
+
+
 def needs_landlock(what: str) -> None:
     """Skip the test as NOT VERIFIED where the kernel has no Landlock."""
-    if confine._landlock_abi() < 1:
+    if landlock_abi() < 1:
         not_verified(what, "landlock: the kernel has none, or it is switched off", ci_has_it=False)
+
+
+def script_of(abi: int) -> str:
+    """Return a script that does what `confine.py` does where the kernel has that Landlock."""
+    return _WITH_ABI.format(folder=str(PROGRAM.parent), abi=abi)
 
 
 def landlock_words(options: Mapping[str, Any], abi: int | None = None) -> list[str]:
     """Return the words before a program; with `abi`, as if the kernel had that version."""
-    script = [str(PROGRAM)]
-    if abi is not None:
-        script = ["-c", _WITH_ABI.format(folder=str(PROGRAM.parent), abi=abi)]
+    script = [str(PROGRAM)] if abi is None else ["-c", script_of(abi)]
     everything = {
         "read": READ,
         "write": (),

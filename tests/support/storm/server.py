@@ -33,6 +33,11 @@ def held_by(server: RoomServer) -> dict[str, Any]:
     hub = server.hub
     forget_ended(hub.router._deadlines)
     forget_ended(hub.router.streams._stalls)
+    for each in hub.rooms.values():  # callers that are gone come back to no stored decision
+        away_holds = each.hold_requests.away
+        for away in list(away_holds._of_calls.values()):
+            if away.decision:
+                away_holds.end(away.hold.tool)
     connections = [
         connection for each in hub.rooms.values() for connection in each.routed.connections.values()
     ]

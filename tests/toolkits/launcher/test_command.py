@@ -107,6 +107,18 @@ async def test_output_comes_by_pipe_in_order_with_the_exit_status(
     assert output.text("stderr") == "".join(f"-{n}\n" for n in range(1, 2001))
 
 
+async def test_a_signal_that_ends_a_command_is_in_its_status(
+    command_options: CommandOptions,
+) -> None:
+    async with (
+        asyncio.timeout(TIME_S),
+        run_command(bash("kill -TERM $$"), **command_options()) as command,
+    ):
+        in_namespace = command.confined_by == "bubblewrap"
+        status = 128 + signal.SIGTERM if in_namespace else -signal.SIGTERM
+        assert await command.wait() == status
+
+
 async def test_a_command_reads_what_is_written_until_its_input_is_closed(
     command_options: CommandOptions,
 ) -> None:

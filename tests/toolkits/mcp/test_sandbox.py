@@ -51,7 +51,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 
 
 async def test_a_server_reaches_what_its_entry_names_and_nothing_else(
-    tmp_path: Path, backend: str
+    tmp_path: Path, backend: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     work, outside = tmp_path / "work", tmp_path / "outside"
     work.mkdir()
@@ -79,6 +79,7 @@ async def test_a_server_reaches_what_its_entry_names_and_nothing_else(
         port = int(running.url.rpartition(":")[2].partition("/")[0])
         assert await called(server, "connect", port=port) != "connected"
     assert server.confined_by is None
+    assert f"MCP server reaching: confined by {backend}" in caplog.text
 
 
 async def test_the_sandbox_of_a_host_confines_all_whose_entries_have_none(
@@ -236,4 +237,4 @@ def test_a_host_does_not_start_where_nothing_confines(tmp_path: Path) -> None:
         "host", "mcp", "--config", str(file_of(tmp_path, a=CODE)), "--sandbox", sandbox
     )
     assert ended.code == 2
-    assert "nothing confines programs here. docker: " in ended.err
+    assert "nothing confines programs here: docker: " in ended.err

@@ -76,15 +76,18 @@ def test_what_lies_below_another_folder_is_one_with_it(tmp_path: Path) -> None:
 
 
 def test_secrets_of_the_user_and_the_system_are_hidden_where_they_would_be_shown(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("TOOLBUS_HOME", f"{tmp_path}/of toolbus")
+    (tmp_path / "of toolbus").mkdir()
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".netrc").write_text("secret")
     other = tmp_path / "other"
     other.mkdir()
     (other / ".netrc").write_text("of a project")
     shown = confinement(SandboxConfig(write=(str(tmp_path),)), tmp_path, str(tmp_path))
-    assert {f"{tmp_path}/.ssh", f"{tmp_path}/.netrc"} < set(shown.hide)
+    names = {os.path.relpath(path, tmp_path) for path in shown.hide}
+    assert {".ssh", ".netrc", "of toolbus"} < names
     assert f"{other}/.netrc" not in shown.hide
     within = confinement(SandboxConfig(write=(str(other),)), other, str(tmp_path))
     assert all(path.startswith("/etc/") for path in within.hide)

@@ -131,21 +131,20 @@ def test_single_files_can_be_given_to_read_and_to_write(tmp_path: Path) -> None:
     assert (tmp_path / "write").read_text() == "writemore\n"
 
 
-@pytest.mark.parametrize("abi", [1, 7])
 @pytest.mark.parametrize(
-    ("network", "unix_sockets", "families"),
+    ("network", "unix_sockets", "families", "abi"),
     [
-        (False, False, []),
-        (True, False, [AF_INET, AF_INET6, AF_NETLINK]),
-        (False, True, [AF_UNIX]),
-        (True, True, [AF_UNIX, AF_INET, AF_INET6, AF_NETLINK]),
+        (False, False, [], 1),
+        (False, False, [], 7),
+        (True, False, [AF_INET, AF_INET6, AF_NETLINK], 1),
+        (True, False, [AF_INET, AF_INET6, AF_NETLINK], 7),
+        (False, True, [AF_UNIX], 7),
+        (True, True, [AF_UNIX, AF_INET, AF_INET6, AF_NETLINK], 7),
     ],
 )
 def test_no_other_family_of_sockets_can_be_made(
     network: bool, unix_sockets: bool, families: list[int], abi: int
 ) -> None:
-    if unix_sockets and abi < 6:
-        pytest.skip("refused")
     code = """
 import errno, socket
 for family in range(64):
@@ -268,7 +267,7 @@ os.killpg(0, 9)
     ended = confined(
         *python(code),
         options={"max_processes": 9},
-        user=NOBODY,
+        user=61_234,  # whose processes are no others, so that none ends meanwhile
         group=NOBODY,
         extra_groups=[],
         start_new_session=True,

@@ -39,7 +39,11 @@ class RunningCommand:
 
     @property
     def returncode(self) -> int | None:
-        """Its exit status, negative for a signal; None while it runs."""
+        """Its exit status, negative for a signal; None while it runs.
+
+        In a sandbox of bubblewrap or docker a signal that ended the command itself is 128 and more,
+        as shells have it.
+        """
         return self._process.returncode
 
     @property

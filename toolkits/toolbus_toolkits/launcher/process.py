@@ -562,6 +562,13 @@ def _spawn(
         raise _cannot_start(program, getattr(error, "strerror", None) or str(error)) from None
     if confined is not None:
         confined.close_descriptors()
+        try:
+            confined.add(process.pid)
+        except OSError as error:  # its control group has gone
+            process.kill()
+            process.communicate()
+            confined.end()
+            raise _cannot_start(program, str(error)) from None
     return process
 
 

@@ -125,6 +125,7 @@ class ServerConnection:
         self._has_answered = False
         self._client: Client | None = None
         self._link: Link | None = None
+        self._shown_backend: Backend | None = None
         self.begin()
 
     def begin(self) -> None:
@@ -216,8 +217,10 @@ class ServerConnection:
             self.state = "connected"
             self.reason = ""
             self._logged = ""
-            if (backend := self.confined_by) is not None:
-                self._failures.log(_logger.info, "MCP server %s: %s", self.name, summary(backend))
+            if self.confined_by not in (None, self._shown_backend):
+                self._shown_backend = self.confined_by  # once, and not at each connection
+                words = summary(self.confined_by)
+                _logger.warning("MCP server %s: %s", self.name, words)
             if self._entry.stateful:
                 self._client = client
             stack.callback(self._disconnected)

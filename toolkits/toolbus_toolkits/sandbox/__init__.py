@@ -11,7 +11,7 @@ from toolbus_toolkits.sandbox.config import BACKENDS, Backend, Protect, SandboxC
 from toolbus_toolkits.sandbox.holds import HOLDS, Holding, summary
 from toolbus_toolkits.sandbox.plan import Confinement, SandboxUnavailable, confinement
 from toolbus_toolkits.sandbox.policy import Risk, SandboxPolicy, ToolRiskProfile
-from toolbus_toolkits.sandbox.probe import backend_for, confined_command
+from toolbus_toolkits.sandbox.probe import backend_for, confined_command, would_protect
 from toolbus_toolkits.sandbox.starting import ConfinedStart
 
 __all__ = [
@@ -32,4 +32,5 @@ __all__ = [
     "confinement",
     "read_sandbox",
     "summary",
+    "would_protect",
 ]

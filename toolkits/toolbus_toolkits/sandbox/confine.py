@@ -261,6 +261,10 @@ def _truncate_rules() -> list[_Rule]:
 
 def seccomp_filter(options: dict[str, Any], abi: int) -> bytes:
     """Return the filter for `network` and `unix_sockets` of the options, as the kernel reads it."""
+    return _filter(_rules(options, abi))
+
+
+def _filter(rules: list[_Rule]) -> bytes:
     machine = os.uname().machine
     if machine not in _ARCHITECTURES:
         raise _Failure(f"no system call numbers are known for {machine}")
@@ -275,7 +279,7 @@ def seccomp_filter(options: dict[str, Any], abi: int) -> bytes:
         _instruction(_AT_LEAST, _X32, otherwise=1),
         kill,
     ]
-    for rule in _rules(options, abi):
+    for rule in rules:
         number = _NUMBERS[rule.call][column]
         if number is not None:
             program += rule.instructions(number)
@@ -365,8 +369,8 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
     os.close(opened)
 
 
-def _refuse_calls(options: dict[str, Any], abi: int) -> None:
-    program = seccomp_filter(options, abi)
+def _refuse_calls(rules: list[_Rule]) -> None:
+    program = _filter(rules)
     buffer = ctypes.create_string_buffer(program, len(program))
     described = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
     _call("seccomp", "prctl", _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, described, 0, 0)
@@ -391,7 +395,7 @@ def _confine(options: dict[str, Any]) -> None:
     if options["max_processes"] is not None:
         _limit_processes(options["max_processes"])
     _restrict_files(options, abi)
-    _refuse_calls(options, abi)
+    _refuse_calls(_rules(options, abi))
 
 
 def main() -> NoReturn:

@@ -19,7 +19,7 @@ def find_docker(writable: Iterable[str]) -> str:
     Raises:
         SandboxUnavailable: There is none.
     """
-    writable = (*writable, os.getcwd())
+    writable = (*writable, *([os.getcwd()] if os.path.exists(".") else []))
     for path in map(os.path.realpath, in_path("docker")):
         if not is_below_any(path, writable):
             return path

@@ -41,12 +41,19 @@ HOLDS: Mapping[str, Holding] = {
             "no: where its user may",
             _ALL,
         ),
+        Holding(
+            "names",
+            "one learns which files there are outside, their sizes and times",
+            _ALL,
+            _NONE,
+            _ALL,
+        ),
         Holding("hide in write", "`hide` within folders that it changes", _ALL, _NONE, _ALL),
         Holding("hide in read", "`hide` within folders that it only reads", _ALL, _ALL, _ALL),
         Holding(
             "protect",
             "secrets and settings in its folders, as they are at its start (`protect`)",
-            "yes; below 0.12 while no other confined program runs in the folder",
+            "yes; below 0.12 while no other confined program of the host runs in the folder",
             _NONE,
             _NONE,
         ),
@@ -72,8 +79,8 @@ HOLDS: Mapping[str, Holding] = {
         Holding(
             "max_processes",
             "more processes than `max_processes`",
-            "yes; not as root",
-            "yes, with all others of its user counted; not as root",
+            "yes; as root by a control group, else it is refused",
+            "yes, while its user starts no others; as root by a control group, else it is refused",
             _ALL,
         ),
         Holding(

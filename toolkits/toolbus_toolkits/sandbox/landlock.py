@@ -38,7 +38,7 @@ def landlock_words(plan: Confinement, scratch: str) -> list[str]:
                 " outside the folders that they change, or use bubblewrap"
             )
     options = {
-        "read": [*_without(plan.read, plan.hide), "/proc"],
+        "read": [*_without(plan.read, frozenset(plan.hide)), "/proc"],
         "write": [*plan.write, scratch],
         "network": plan.network,
         "unix_sockets": plan.unix_sockets,
@@ -47,7 +47,7 @@ def landlock_words(plan: Confinement, scratch: str) -> list[str]:
     return [sys.executable, "-I", "-S", str(_PROGRAM), json.dumps(options)]
 
 
-def _without(paths: Iterable[str], hidden: tuple[str, ...]) -> Iterator[str]:
+def _without(paths: Iterable[str], hidden: frozenset[str]) -> Iterator[str]:
     """Give folders, in place of one with something hidden in it all else that is in it now.
 
     Landlock allows a whole folder, and takes back nothing.
@@ -55,7 +55,8 @@ def _without(paths: Iterable[str], hidden: tuple[str, ...]) -> Iterator[str]:
     for path in paths:
         if path in hidden:
             continue
-        if not any(below.startswith(f"{path}/") for below in hidden):
+        within = frozenset(below for below in hidden if below.startswith(f"{path}/"))
+        if not within:
             yield path
             continue
         try:
@@ -63,4 +64,4 @@ def _without(paths: Iterable[str], hidden: tuple[str, ...]) -> Iterator[str]:
                 found = [entry.path for entry in entries if not entry.is_symlink()]
         except OSError:  # its user may not read it either
             continue
-        yield from _without(found, hidden)
+        yield from _without(found, within)

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from toolbus.settings import user_folder
+from toolbus.settings import home_of, user_folder
 from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus_toolkits.sandbox.config import SandboxConfig
 from toolbus_toolkits.workspace import UnresolvedPath, is_same_or_below, resolve
@@ -111,7 +111,12 @@ def _hidden(config: SandboxConfig, home: str, shown: tuple[str, ...]) -> tuple[s
     if config.hide is None:
         of_home = (entry for entries in SECRETS.values() for entry in entries.split())
         names = (name for name in of_home if not name.startswith("/") and "*" not in name)
-        wanted: Iterable[str] = (*(f"{home}/{name}" for name in names), *_SYSTEM_SECRETS)
+        of_toolbus = os.fspath(home_of(os.environ))  # keys and records, by names with wildcards
+        wanted: Iterable[str] = (
+            *(f"{home}/{name}" for name in names),
+            of_toolbus,
+            *_SYSTEM_SECRETS,
+        )
     else:
         wanted = config.hide
     real = {_real(path) for path in wanted if os.path.lexists(path)}
@@ -120,8 +125,9 @@ def _hidden(config: SandboxConfig, home: str, shown: tuple[str, ...]) -> tuple[s
 
 def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
     found: list[str] = []
-    for path in sorted(set(paths), key=lambda path: (path.count("/"), path)):
-        if not is_below_any(path, found):
+    # So that what lies below a path comes right after it.
+    for path in sorted(set(paths), key=lambda path: path.split("/")):
+        if not (found and is_same_or_below(path, found[-1])):
             found.append(path)
     return tuple(found)
 

@@ -19,9 +19,10 @@ from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus_toolkits.sandbox.bubblewrap import Bubblewrap
 from toolbus_toolkits.sandbox.config import Backend, SandboxConfig
 from toolbus_toolkits.sandbox.plan import Confinement, SandboxUnavailable, confinement
-from toolbus_toolkits.sandbox.starting import ConfinedStart, confined_start
+from toolbus_toolkits.sandbox.protection import CONFINED_FOLDERS
+from toolbus_toolkits.sandbox.starting import ConfinedStart, confined_start, protected_plan
 
-__all__ = ["backend_for", "confined_command", "probed"]
+__all__ = ["backend_for", "confined_command", "found_backend", "probed", "would_protect"]
 
 _AUTO: tuple[Backend, ...] = ("bubblewrap", "landlock")
 _PROBE_S = 60.0
@@ -79,7 +80,7 @@ def confined_command(
     Raises:
         SandboxUnavailable: It cannot be confined so. Nothing was started.
     """
-    backend = backend_for(config)
+    backend = found_backend(config)
     plan = confinement(config, cwd or "/", environment.get("HOME", ""))
     if backend not in ("subprocess", "docker"):
         folder, name = os.path.split(argv[0])
@@ -90,12 +91,43 @@ def confined_command(
     return confined_start(backend, config, plan, argv, environment)
 
 
-@lru_cache(maxsize=256)
-def backend_for(config: SandboxConfig) -> Backend | Bubblewrap:
+def backend_for(config: SandboxConfig) -> Backend:
     """Return the backend that passes its probe for a config: what it names, or the first one.
+
+    The probe runs at the first use of a config in this process.
 
     Raises:
         SandboxUnavailable: None passes; the message says for each one what to install or allow.
+    """
+    backend = found_backend(config)
+    return "bubblewrap" if isinstance(backend, Bubblewrap) else backend
+
+
+def would_protect(config: SandboxConfig) -> bool:
+    """Whether secrets and settings would be kept from a program that started now.
+
+    It may be otherwise a moment later: a start that depends on it is made with `protect=True`.
+
+    Raises:
+        SandboxUnavailable: Nothing confines as the config asks.
+    """
+    backend = found_backend(config)
+    if config.protect is False or not isinstance(backend, Bubblewrap):
+        return False
+    plan = confinement(config, "/")
+    try:
+        protected_plan(backend, plan)
+    except SandboxUnavailable:
+        return False
+    return backend.follows_no_symlink or not CONFINED_FOLDERS.are_used(plan.write)
+
+
+@lru_cache(maxsize=256)
+def found_backend(config: SandboxConfig) -> Backend | Bubblewrap:
+    """Return the backend for a config, and for bubblewrap which program it is.
+
+    Raises:
+        SandboxUnavailable: As `backend_for`.
     """
     if config.backend == "subprocess":
         return "subprocess"
@@ -108,7 +140,7 @@ def backend_for(config: SandboxConfig) -> Backend | Bubblewrap:
             failures.append(f"{name}: {error}")
         else:
             return backend  # type: ignore[return-value]
-    raise SandboxUnavailable("nothing confines programs here. " + ". ".join(failures))
+    raise SandboxUnavailable("nothing confines programs here: " + "; ".join(failures))
 
 
 def probed(backend: Backend | Bubblewrap, config: SandboxConfig) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
+from toolbus.forked_children import call_in_children
 from toolbus_toolkits.sandbox.plan import SandboxUnavailable, is_below_any
 from toolbus_toolkits.workspace import SensitivePaths
 from toolbus_toolkits.workspace.sensitive import SETTINGS
@@ -65,11 +66,20 @@ def _names() -> SensitivePaths:
     return SensitivePaths()
 
 
+@lru_cache(maxsize=16_384)  # trees have the same names again and again
+def _concerns(name: str) -> bool:
+    """Whether the last name of a path lets it be a secret or a setting."""
+    plain = name.casefold()
+    if plain == _PUBLIC:
+        return False
+    return plain in _SETTING_NAMES or _names().may_end_secret(os.fsencode(name))
+
+
 class _Search:
     def __init__(self, hidden: tuple[str, ...]) -> None:
         self.secrets: list[str] = []
         self.settings: list[str] = []
-        self._hidden = hidden
+        self._hidden = frozenset(hidden)
         self._left = MAX_FILES
 
     def look(self, root: str) -> None:
@@ -85,31 +95,31 @@ class _Search:
                 text = f"there are more than {MAX_FILES} files to look through for secrets"
                 raise SandboxUnavailable(f"{text}: name smaller folders, or set protect to false")
             for entry in entries:
-                if entry.is_symlink() or (self._hidden and is_below_any(entry.path, self._hidden)):
-                    continue
-                is_setting = self._judge(entry, root, is_protected)
-                if is_setting is not None and entry.is_dir(follow_symlinks=False):
-                    folders.append((entry.path, is_setting))
+                is_below = is_protected
+                if _concerns(entry.name) and not entry.is_symlink():
+                    judged = self._judge(entry, root, is_protected)
+                    if judged is None:
+                        continue
+                    is_below = judged
+                if entry.is_dir(follow_symlinks=False) and entry.path not in self._hidden:
+                    folders.append((entry.path, is_below))
 
     def _judge(self, entry: os.DirEntry[str], root: str, is_protected: bool) -> bool | None:
         """Note a secret or a setting; return whether what is below is protected by now.
 
         None means that nobody looks below.
         """
-        name = entry.name.casefold()
-        if name == ".git" and entry.is_dir(follow_symlinks=False):
+        if entry.path in self._hidden:
+            return None
+        if entry.name.casefold() == ".git" and entry.is_dir(follow_symlinks=False):
             if not is_protected:
                 self._note_git(entry.path)
             return None
-        names = _names()
-        may_be_secret = name != _PUBLIC and names.may_end_secret(os.fsencode(entry.name))
-        if not may_be_secret and name not in _SETTING_NAMES:
-            return is_protected
         path = os.path.relpath(entry.path, root)
-        if may_be_secret and names.reason(path, writes=False):
+        if _names().reason(path, writes=False):
             self.secrets.append(entry.path)
             return None
-        if not is_protected and names.reason(path, writes=True):
+        if not is_protected and _names().reason(path, writes=True):
             self.settings.append(entry.path)
             return True
         return is_protected
@@ -150,6 +160,10 @@ class ConfinedFolders:
     """Which folders are changed by the confined programs of this process. For any thread."""
 
     def __init__(self) -> None:
+        self._reset()
+        call_in_children(self._reset)  # what runs belongs to the parent
+
+    def _reset(self) -> None:
         self._changed = threading.Condition()
         self._uses: list[FolderUse] = []
 
@@ -181,6 +195,11 @@ class ConfinedFolders:
             if has_ended and use in self._uses:
                 self._uses.remove(use)
             self._changed.notify_all()
+
+    def are_used(self, folders: tuple[str, ...]) -> bool:
+        """Whether a confined program can change some of these folders now."""
+        with self._changed:
+            return bool(self._others(FolderUse(folders, _all=self)))
 
     def _others(self, use: FolderUse) -> list[FolderUse]:
         return [

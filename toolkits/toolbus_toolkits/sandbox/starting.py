@@ -11,7 +11,7 @@ import secrets
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from toolbus_toolkits.sandbox.bubblewrap import Bubblewrap
@@ -19,10 +19,11 @@ from toolbus_toolkits.sandbox.config import Backend, SandboxConfig
 from toolbus_toolkits.sandbox.confine import seccomp_filter
 from toolbus_toolkits.sandbox.docker import docker_words, find_docker
 from toolbus_toolkits.sandbox.landlock import landlock_words
+from toolbus_toolkits.sandbox.pids_cgroup import PidsCgroup
 from toolbus_toolkits.sandbox.plan import SYSTEM, Confinement, SandboxUnavailable, is_below_any
 from toolbus_toolkits.sandbox.protection import CONFINED_FOLDERS, FolderUse, find_protection
 
-__all__ = ["ConfinedStart", "confined_start"]
+__all__ = ["ConfinedStart", "confined_start", "protected_plan"]
 
 _SHELL = "/bin/sh"
 _NEWEST_ABI = 1 << 10
@@ -45,6 +46,8 @@ class ConfinedStart:
     """A descriptor that is readable once the program runs; None if nobody waits for that."""
     use: FolderUse | None = None
     """Its use of the folders that it changes."""
+    group: PidsCgroup | None = None
+    """What limits its processes, if the limits of a process do not."""
     _scratch: str = ""
     _end: list[str] = field(default_factory=list)
     """A command that ends it, where killing its process does not."""
@@ -53,6 +56,11 @@ class ConfinedStart:
         """Close what the process got, once it was started. Idempotent."""
         while self.descriptors:
             os.close(self.descriptors.pop())
+
+    def add(self, pid: int) -> None:
+        """Limit the processes of what was started, before it becomes the program."""
+        if self.group is not None:
+            self.group.add(pid)
 
     def set_up(self) -> None:
         """Note that the program runs: others may change its folders from now on. Idempotent."""
@@ -68,6 +76,8 @@ class ConfinedStart:
         self.set_up()
         if self.use is not None:
             self.use.leave()
+        if self.group is not None:
+            self.group.remove()
         if self._scratch:
             shutil.rmtree(self._scratch, ignore_errors=True)
         if self._end:
@@ -110,9 +120,6 @@ def _by_bubblewrap(
 ) -> ConfinedStart:
     if not os.access(backend.path, os.X_OK):
         raise SandboxUnavailable(f"bubblewrap has gone from {backend.path!a}")
-    if plan.max_processes is not None and os.getuid() == 0:
-        text = "the kernel limits no processes of root, whom this host runs as"
-        raise SandboxUnavailable(f"max_processes: {text}: leave it out, or use another user")
     asked = _has_places_within(plan)
     use = CONFINED_FOLDERS.enter(
         plan.write,
@@ -123,9 +130,10 @@ def _by_bubblewrap(
         if asked and not (use.is_alone or backend.follows_no_symlink):
             raise SandboxUnavailable(_NOT_ALONE)
         if config.protect is not False:
-            plan, start.is_protected = _protected(backend, config, plan, start)
+            plan, start.is_protected = _protected(backend, config, plan, use, environment)
         if not _has_places_within(plan):
             use.set_up()
+        plan = _limited(start, plan, of_bubblewrap=2)
         program = [*_inner_words(start, plan, use), *argv]
         words = backend.arguments(plan)
         for variable in [name for name in start.environment if not _is_name_of_shells(name)]:
@@ -135,7 +143,7 @@ def _by_bubblewrap(
         words += ("--seccomp", str(_hold(start, seccomp_filter(rules, _NEWEST_ABI))))
         arguments = b"".join(os.fsencode(word) + b"\0" for word in words)
         start.argv = [backend.path, "--args", str(_hold(start, arguments)), "--", *program]
-        if not plan.shows(os.path.realpath(environment.get("TMPDIR", "/"))):
+        if "TMPDIR" in environment and not plan.shows(os.path.realpath(environment["TMPDIR"])):
             start.environment["TMPDIR"] = "/tmp"
     except BaseException:
         start.end()
@@ -162,18 +170,29 @@ def _inner_words(start: ConfinedStart, plan: Confinement, use: FolderUse) -> lis
         lines.append(f"echo > /proc/self/fd/{writing}")  # not every shell takes >&12
     if not lines:
         return []
-    _require_names_of_shells(start)
+    _require_names_of_shells(start.environment)
     return [_SHELL, "-c", " && ".join([*lines, 'exec "$@"']), "sh"]
 
 
-def _require_names_of_shells(start: ConfinedStart) -> None:
-    for name in start.environment:
+def _require_names_of_shells(environment: Iterable[str]) -> None:
+    for name in environment:
         if not _is_name_of_shells(name):
             raise SandboxUnavailable(f"shells drop a variable of the name {name!a}: leave it out")
 
 
 def _is_name_of_shells(name: str) -> bool:
     return name.isidentifier() and name.isascii()
+
+
+def _limited(start: ConfinedStart, plan: Confinement, *, of_bubblewrap: int) -> Confinement:
+    """Limit the processes of root by a control group, and return what is left of the plan.
+
+    It counts `of_bubblewrap` processes more, which are there for a program but not its own.
+    """
+    if plan.max_processes is None or os.getuid() != 0:
+        return plan
+    start.group = PidsCgroup.make(plan.max_processes + of_bubblewrap)
+    return replace(plan, max_processes=None)
 
 
 _NOT_ALONE = (
@@ -183,26 +202,37 @@ _NOT_ALONE = (
 
 
 def _protected(
-    backend: Bubblewrap, config: SandboxConfig, plan: Confinement, start: ConfinedStart
+    backend: Bubblewrap,
+    config: SandboxConfig,
+    plan: Confinement,
+    use: FolderUse,
+    environment: Iterable[str],
 ) -> tuple[Confinement, bool]:
     """Return the plan with secrets hidden and settings protected, and whether that is held."""
     try:
         if not backend.follows_no_symlink:
-            if start.use is not None and not start.use.is_alone:
+            if not use.is_alone:
                 raise SandboxUnavailable(_NOT_ALONE)
-            _require_names_of_shells(start)
-        found = find_protection(plan.write, plan.hide)
-        more = replace(
-            plan,
-            hide=(*plan.hide, *found.hide),
-            protected=(*plan.protected, *found.protected),
-        )
-        backend.arguments(more)
+            _require_names_of_shells(environment)
+        return protected_plan(backend, plan), True
     except SandboxUnavailable as error:
         if config.protect is True:
             raise SandboxUnavailable(f"protect: {error}") from None
         return plan, False
-    return more, True
+
+
+def protected_plan(backend: Bubblewrap, plan: Confinement) -> Confinement:
+    """Return a plan with the secrets and settings that are in its folders by now.
+
+    Raises:
+        SandboxUnavailable: They cannot be found, or are too many.
+    """
+    found = find_protection(plan.write, plan.hide)
+    more = replace(
+        plan, hide=(*plan.hide, *found.hide), protected=(*plan.protected, *found.protected)
+    )
+    backend.arguments(more)
+    return more
 
 
 def _hold(start: ConfinedStart, data: bytes) -> int:
@@ -217,18 +247,17 @@ def _hold(start: ConfinedStart, data: bytes) -> int:
 def _by_landlock(
     plan: Confinement, argv: Sequence[str], environment: Mapping[str, str]
 ) -> ConfinedStart:
-    scratch = tempfile.mkdtemp(prefix="toolbus-sandbox-")
-    try:
-        words = landlock_words(plan, os.path.realpath(scratch))
-        use = CONFINED_FOLDERS.enter(plan.write, sets_up=False)
-    except BaseException:
-        os.rmdir(scratch)
-        raise
+    scratch = os.path.realpath(tempfile.mkdtemp(prefix="toolbus-sandbox-"))
     # The real ones cannot be covered without a mount namespace.
     own = {"HOME": scratch, "TMPDIR": scratch}
-    return ConfinedStart(
-        "landlock", [*words, *argv], {**environment, **own}, plan.cwd, use=use, _scratch=scratch
-    )
+    start = ConfinedStart("landlock", [], {**environment, **own}, plan.cwd, _scratch=scratch)
+    try:
+        start.argv = [*landlock_words(_limited(start, plan, of_bubblewrap=0), scratch), *argv]
+        start.use = CONFINED_FOLDERS.enter(plan.write, sets_up=False)
+    except BaseException:
+        start.end()
+        raise
+    return start
 
 
 def _by_docker(

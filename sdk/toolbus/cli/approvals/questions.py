@@ -97,13 +97,16 @@ def _about(hold: HoldInfo, body: HoldBody) -> list[tuple[str, str]]:
     if hold.caller is not None:
         text = f"{hold.caller.full_name} (role {hold.caller.role}, connection {hold.caller.id})"
         about.append(("called by", one_line(text)))
+    if hold.is_away:
+        text = "the connection of the caller was lost; a decision waits for 10 minutes, and is used"
+        about.append(("away", f"{text} if the caller makes the same call again"))
     if hold.forwarded_for:
         names = [one_line(participant.full_name) for participant in hold.forwarded_for]
         about.append(("forwarded for", "\n".join(names)))
     if hold.purpose:
         about.append(("purpose, in the caller's words", printable(hold.purpose)))
     if hold.replaces:
-        about.append(("once more", "the host was lost that asked before"))
+        about.append(("once more", "the host or the caller of an earlier attempt was lost"))
     if body.approvers:
         done = "answered" if hold.kind == "answer" else "approved"
         about.append((f"may be {done} by", "\n".join(map(one_line, body.approvers))))
@@ -149,10 +152,10 @@ def tool_text(hold: HoldInfo) -> str:
 
 
 def who_text(hold: HoldInfo) -> str:
-    """Return who calls, and for whom: "bot for ann"."""
+    """Return who calls, and for whom: "bot for ann", "ann (away)"."""
     caller = hold.asked_for if hold.caller is None else hold.caller.full_name
     text = caller if caller == hold.asked_for else f"{caller} for {hold.asked_for}"
-    return one_line(text)
+    return one_line(f"{text} (away)" if hold.is_away else text)
 
 
 def outcome_text(hold: HoldInfo) -> str:

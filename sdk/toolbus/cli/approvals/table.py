@@ -163,8 +163,9 @@ class ApprovalTable:
             self._remove(await self._room.hold(hold_id))
 
     def _add(self, hold: HoldInfo) -> None:
+        is_new = hold.id not in self._waiting  # else its caller is away now
         self._waiting[hold.id] = _Waiting(hold)
-        if self._has_bell:
+        if self._has_bell and is_new:
             self._app.output.bell()
             self._set_title()
 

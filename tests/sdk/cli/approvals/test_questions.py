@@ -50,7 +50,7 @@ def test_all_texts_are_shown_and_escaped() -> None:
     for word in (*words, "message", "preview", "reaches", "attachment", "role agent"):
         assert word in shown, word
     assert texts["asked by"].startswith("the caller itself")
-    assert texts["once more"] == "the host was lost that asked before"
+    assert texts["once more"] == "the host or the caller of an earlier attempt was lost"
     # It stays on the screen: no time that goes on.
     assert re.fullmatch(r"\d\d:\d\d:\d\d", texts["expires at"])
     for label in ("tool", "for", "called by", "reaches"):  # no line of others begins with a label
