@@ -12,9 +12,18 @@ import pytest
 from support.mcp import reaching_server
 from support.processes.command_line import CommandLine
 from support.pytest_plugins.missing_parts import not_verified
+from support.rooms.events import until_hosts
 from toolbus import InvalidArguments, ToolContext, Unavailable
 from toolbus_server.testing import running_server
-from toolbus_toolkits.mcp import McpHub, McpServer, McpToolkit, ServerAccess, ServerEntry
+from toolbus_toolkits.mcp import (
+    McpConfig,
+    McpHub,
+    McpServer,
+    McpToolkit,
+    ServerAccess,
+    ServerEntry,
+    mcp,
+)
 from toolbus_toolkits.mcp.config import FileContext, read_servers
 from toolbus_toolkits.sandbox import (
     SandboxConfig,
@@ -87,15 +96,16 @@ async def test_the_sandbox_of_a_host_confines_all_whose_entries_have_none(
 ) -> None:
     own = {"backend": "subprocess"}
     config = file_of(tmp_path, one=CODE, own={**CODE, "sandbox": own}, off={**CODE})
-    sandbox = SandboxConfig(backend=backend, read=tuple(NEEDED), network=True)
-    hub = McpHub.from_config(config, access=ServerAccess(sandbox=sandbox))
+    sandbox = json.dumps({"backend": backend, "read": NEEDED})
+    toolkit = mcp(McpConfig(config=config, sandbox=sandbox, network=True))
     async with (
         running_server() as running,
         running.room("host") as room,
-        room.host(McpToolkit(hub)),
+        room.host(toolkit),
         running.room("ann") as ann,
     ):
-        await hub.tried()
+        for name in ("one", "own", "off"):
+            await until_hosts(ann, name, 1)
         listed = {server["name"]: server for server in (await ann.call("mcp.list"))["servers"]}
         assert {name: server.get("sandbox") for name, server in listed.items()} == {
             "one": backend,
@@ -144,6 +154,8 @@ async def test_an_imported_server_cannot_widen_the_sandbox_of_the_host(tmp_path:
         ({"url": "http://x/sse", "sandbox": {}}, "sandbox is for a command"),
         ({**STDIO, "sandbox": []}, "sandbox must be an object, or the name of a backend"),
         ({**STDIO, "sandbox": 1}, "sandbox must be an object, or the name of a backend"),
+        ({**STDIO, "sandbox": {}, "Sandbox": False}, 'has both "sandbox" and "Sandbox"'),
+        ({**STDIO, "sandbox": {"network": False, "Network": True}}, "sandbox has a key twice"),
         ({**STDIO, "sandbox": "chroot"}, "sandbox.backend"),
         ({**STDIO, "sandbox": "microsandbox"}, "microsandbox is not supported"),
         ({**STDIO, "sandbox": {"write": ["/"]}}, "sandbox.write: / cannot be given"),

@@ -275,8 +275,8 @@ def test_a_host_runs_scripts_of_the_folders_that_it_names(tmp_path: Path) -> Non
     toolkit = skills(config)
     assert [tool.name for tool in toolkit.tools] == ["list_skills", "view_skill", "run"]
     assert len(skills(SkillsConfig(paths=(source,))).tools) == 2
-    both = skills(SkillsConfig(paths=(source,), run=(source,)))
-    assert len(both.tools) == 3
+    both = SkillsConfig(paths=(source,), run=(source / "it" / "..",))
+    assert len(skills(both).tools) == 3
     here = CommandLine(tmp_path)
     ended = here.run("host", "skills", "--run", str(tmp_path / "gone"))
     assert (ended.code, "is no folder" in ended.err) == (2, True)

@@ -444,9 +444,13 @@ def _read_tools(
 def _sandbox(pairs: _Pairs) -> dict[str, Any]:
     """Return the field `sandbox` as the fields of a `SandboxConfig`; empty if there is none."""
     names = {plain_key(name): name for name in SandboxConfig.model_fields}
+    if len(pairs) > 1:
+        raise ValueError(f'has both "{pairs[0][0]}" and "{pairs[1][0]}"')
     for key, value in pairs:
         if isinstance(value, Mapping):
             given = {names.get(plain_key(str(name)), name): inner for name, inner in value.items()}
+            if len(given) < len(value):
+                raise ValueError(f"{key} has a key twice")
             return {"sandbox": given}
         if value is True or isinstance(value, str):
             return {"sandbox": {"backend": "auto" if value is True else value}}

@@ -82,8 +82,9 @@ def skills(config: SkillsConfig = _STANDARD) -> Toolkit:
         sandbox = sandbox.model_copy(update={"network": True})
     if config.run:
         backend_for(sandbox)
-    paths = dict.fromkeys((*config.paths, *config.run))
-    sources = [SkillSource(path, run=path in config.run) for path in paths]
+    paths = {expanded(path).resolve(): path for path in (*config.paths, *config.run)}
+    runs = {expanded(path).resolve() for path in config.run}
+    sources = [SkillSource(path, run=real in runs) for real, path in paths.items()]
     found = Skills(sources or None, config=config.config, sandbox=sandbox)
     found.list()  # logs what is left out when the host starts, and not with the first call
     return found.toolkit()
