@@ -119,6 +119,9 @@ class Replication(Protocol):
     def wait_data(self, hold: CallHold, *, is_entered: bool) -> dict[str, Any]:
         """Return what the node of a caller is sent with `Held`, in place of what callers are."""
 
+    def listing_holds(self) -> asyncio.Future[None] | None:
+        """Return what is done once other nodes have sent their holds; None if they have."""
+
     async def ask_holder(
         self, hold: CallHold, participant: Participant, request: Holds | Settle
     ) -> dict[str, Any]:

@@ -467,18 +467,24 @@ class RoomHolds:
             if not self.counts[quota]:
                 del self.counts[quota]
 
+    def is_asked_again(self, hold: CallHold) -> bool:
+        """Whether a later attempt of its call waits too: its caller is back already."""
+        later = (other for other in self.open.values() if other.number > hold.number)
+        return any(_is_same_call(hold.tool, other.tool) for other in later)
+
     def _lost_hold_of(self, hold: CallHold, now: float) -> str:
         """Return the hold of an earlier attempt of the call, if its host or caller was lost."""
-        caller, call_id = hold.tool.caller, hold.tool.call_id
-        if caller is None or not call_id:
-            return ""
         self.drop_old(now)
         for former in reversed(self.settled.values()):
-            before = former.tool.caller
-            if former.tool.call_id == call_id and before is not None:
-                if before.identity == caller.identity:
-                    return former.id if former.is_away or former.outcome == "lost" else ""
+            if _is_same_call(hold.tool, former.tool):
+                return former.id if former.is_away or former.outcome == "lost" else ""
         return ""
+
+
+def _is_same_call(one: HeldTool, other: HeldTool) -> bool:
+    if one.caller is None or other.caller is None or not one.call_id:
+        return False
+    return one.call_id == other.call_id and one.caller.identity == other.caller.identity
 
 
 def call_began(call: InFlightCall, parent: InFlightCall, keeper: HoldKeeper, now: float) -> Frame:

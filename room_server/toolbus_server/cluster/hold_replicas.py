@@ -2,7 +2,8 @@
 
 A hold belongs to the node of its host, which publishes it when it is added and when it is settled.
 After a loss, and to a node that enters the room, it sends all that it has: what that node lists
-beyond them has ended. Who decides about a hold at another node is answered by the node of its host.
+beyond them has ended. Who asks at a node that has just entered waits for that. Who decides about a
+hold at another node is answered by the node of its host.
 
 What a slow node was not sent yet is not queued. It is found among the holds that the room lists,
 once that node has taken what it was sent before. So it takes no memory, and calls to that node do
@@ -30,6 +31,9 @@ _logger = bounded_logger(__name__)
 _RETRY_S = 1.0
 """After this time a node that could not be sent a hold, or has lost some, is sent them again. At
 once would be too early: a node that has just ended is sent to until its lease ends."""
+_LIST_S = 1.0
+"""So long is waited for the lists of other nodes: a message takes milliseconds. A node that was
+asked before, and of which a participant has come back, sends none."""
 _SHARE_BYTES = 64 * 1024
 """Holds of one room that wait at a time until they are passed to Redis, for each node."""
 
@@ -99,6 +103,9 @@ class HoldReplicas:
     _open: OpenRoom
     _channel: HoldChannel
     _nodes: dict[str, _Receiver] = field(default_factory=dict)
+    _listed: set[str] = field(default_factory=set)
+    """The nodes that have sent all that they have."""
+    _listing: asyncio.Future[None] | None = None
 
     @property
     def _name(self) -> str:
@@ -112,11 +119,10 @@ class HoldReplicas:
                 there.participants.discard(participant.id)
                 if not there.participants:
                     self._nodes.pop(node).stop()
+                    self._listed.discard(node)
+                    self._end_listing()
         elif there is None:
-            table = self._open.hold_requests.table
-            has_own = any(not hold.node for hold in table.open.values())
-            sent = 0 if has_own else table.last_change
-            self._nodes[node] = _Receiver({participant.id}, sent, lacks_ids=has_own)
+            self._nodes[node] = _Receiver({participant.id}, sent=0, lacks_ids=True)
             self._send(node)
         else:
             there.participants.add(participant.id)
@@ -211,6 +217,26 @@ class HoldReplicas:
     def receive_open(self, node: str, ids: list[str]) -> None:
         """End what is listed of another node and is not open there any more."""
         self._open.hold_requests.close_elsewhere(node, ids)
+        self._listed.add(node)
+        self._end_listing()
+
+    def listing(self) -> asyncio.Future[None] | None:
+        """Return what is done once the other nodes have sent what they have; None if they have."""
+        if self._listing is None and not self._nodes.keys() <= self._listed:
+            loop = asyncio.get_running_loop()
+            self._listing = loop.create_future()
+            timer = loop.call_later(_LIST_S, self._stop_listing)
+            self._listing.add_done_callback(lambda _: timer.cancel())
+        return self._listing
+
+    def _stop_listing(self) -> None:
+        self._listed |= self._nodes.keys()
+        self._end_listing()
+
+    def _end_listing(self) -> None:
+        if self._listing is not None and self._nodes.keys() <= self._listed:
+            self._listing.set_result(None)
+            self._listing = None
 
     def wait_data(self, hold: CallHold, *, is_entered: bool) -> dict[str, Any]:
         """Return what the node of a caller is sent with `Held`."""
@@ -236,6 +262,7 @@ class HoldReplicas:
         for there in self._nodes.values():
             there.stop()
         self._nodes.clear()
+        self._end_listing()
 
 
 def _nothing() -> None: ...

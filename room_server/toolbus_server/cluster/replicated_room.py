@@ -267,6 +267,10 @@ class ReplicatedRoom:
         """Return what the node of a caller is sent with `Held`, in place of what callers are."""
         return self.holds.wait_data(hold, is_entered=is_entered)
 
+    def listing_holds(self) -> asyncio.Future[None] | None:
+        """Return what is done once other nodes have sent their holds; None if they have."""
+        return self.holds.listing()
+
     async def ask_holder(
         self, hold: CallHold, participant: Participant, request: Holds | Settle
     ) -> dict[str, Any]:

@@ -161,7 +161,6 @@ class ServeOptions:
             raise UsageError(f"--node: {error}") from error
         for warning in asyncio.run(check_before_start(self.redis)):
             warn(one_line(warning))
-        warn("with --redis no call can wait yet until a person approves it: such calls are refused")
 
     def key_files(self, variables: Mapping[str, str]) -> list[Path]:
         """Return the paths of the files with the trusted keys."""

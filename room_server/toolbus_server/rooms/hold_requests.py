@@ -289,9 +289,10 @@ class HoldRequests:
         may_be_away = wait.may_be_made_again and call.executed == "no"
         for hold in list(wait.holds):
             is_decided = hold.is_own or hold.id in self._decisions
+            waits = may_be_away and not is_decided and not self.table.is_asked_again(hold)
             if hold.node:
                 self._release(hold, "cancelled")
-            elif may_be_away and not is_decided and hold.open_connection.participant.is_present:
+            elif waits and hold.open_connection.participant.is_present:
                 self._caller_lost(call, hold)
             else:
                 self.withdraw(hold)

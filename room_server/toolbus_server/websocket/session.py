@@ -295,7 +295,7 @@ class Session:
             self.connection.usage.check_work()
             body = _REQUEST_HANDLERS[type(request)](self, request)
             if body is None:
-                return  # a hold: the decision is its reply
+                return  # it is answered later
             if isinstance(body, Generator):
                 self._walk(request, body)
             elif isawaitable(body):
@@ -307,6 +307,19 @@ class Session:
         finally:
             # Time of this thread alone, so that other load of the machine is not counted.
             self.connection.usage.charge(thread_time() - began)
+
+    def _once_listed(self, request: Holds | Settle, handle: Callable[..., Any]) -> Any:
+        """Handle a request about holds now, or once other nodes have sent theirs."""
+        replication = self._open_room.routed.replication
+        listing = None if replication is None else replication.listing_holds()
+        if listing is None:
+            return handle(self.connection, request)
+        listing.add_done_callback(lambda _: self._on_listed(request))
+        return None
+
+    def _on_listed(self, request: Holds | Settle) -> None:
+        if self.connection.participant.is_present:
+            self._on_request(request)
 
     def _drain(self) -> Walk:
         """Send the participant no more calls; those that wait for a person are made elsewhere."""
@@ -391,8 +404,8 @@ _REQUEST_HANDLERS: dict[type[Any], Callable[[Session, Any], Any]] = {
     Refresh: Session._refresh,
     Admin: lambda self, r: self._services.administration.handle(self.connection.participant, r),
     Hold: lambda self, r: self._open_room.hold_requests.hold(self.connection, r),
-    Holds: lambda self, r: self._open_room.hold_requests.holds(self.connection, r),
-    Settle: lambda self, r: self._open_room.hold_requests.settle(self.connection, r),
+    Holds: lambda self, r: self._once_listed(r, self._open_room.hold_requests.holds),
+    Settle: lambda self, r: self._once_listed(r, self._open_room.hold_requests.settle),
     Attributes: lambda self, r: self._open_room.participant_requests.attributes(self.connection, r),
     Send: lambda self, r: self._open_room.participant_requests.send(self.connection, r),
     Participants: lambda self, r: self._open_room.participant_requests.participants(

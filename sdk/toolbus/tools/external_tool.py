@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from toolbus.chunks.chunk_types import Chunk
@@ -50,6 +51,9 @@ class ExternalTool(Tool):
             if run.entered:  # an earlier attempt of a middleware was answered
                 error.executed = "yes"
             run.record(error)
+            raise
+        except asyncio.CancelledError:
+            run.unentered = "maybe"  # the server knows whether somebody has read it, this host not
             raise
         context.enter()
         return answer

@@ -147,6 +147,17 @@ def test_caller_that_is_back_before_the_decision_is_asked_in_place_of_the_former
     room.leave(back)
 
 
+def test_caller_that_is_back_before_it_is_missed_is_listed_once(room: AwayRoom) -> None:
+    """Its node was killed, for example, and nobody knows that yet."""
+    before = room.connection("alice")
+    former = room.hold(room.host_connection, room.begin(before, 1))
+    back, again = room.ask_again()
+    room.leave(before)
+    assert former.outcome == "cancelled"
+    assert room.listed(room.bob) == [(again.id, False)]
+    room.leave(back)
+
+
 ENDS = ["cancel", "deadline", "removed", "for another", "nested", "entered", "own", "host leaves"]
 
 

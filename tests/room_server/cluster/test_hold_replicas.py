@@ -46,6 +46,7 @@ class Node:
         self._ids = count(1)
         if other is not None:
             self.replicas.update(OTHER, other.asker.participant)
+            self.take()  # that there is nothing yet
 
     def node_id(self) -> str:
         return "here 1"

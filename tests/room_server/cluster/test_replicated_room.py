@@ -515,6 +515,8 @@ async def test_quota_is_checked_again_after_a_name_was_claimed() -> None:
         def wait_data(self, *_: Any, **__: Any) -> dict[str, Any]:
             return {}
 
+        def listing_holds(self) -> None: ...
+
         async def ask_holder(self, *_: Any) -> dict[str, Any]:
             return {}
 

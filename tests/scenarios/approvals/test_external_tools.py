@@ -214,3 +214,19 @@ async def test_tool_without_a_room_is_answered_by_its_test_alone() -> None:
     with pytest.raises(Unavailable) as refused:
         await desk.execute(ToolContext(), "review", ARGUMENTS)
     assert refused.value.executed == "no"
+
+
+async def test_record_of_a_cancelled_call_says_that_it_may_have_been_done(
+    server: TestServer,
+) -> None:
+    """Who answers may have read it: the server knows that, and the host does not."""
+    records = Records.memory()
+    async with reviewing(server, records=records) as (ann, person, _):
+        call = calling(ann)
+        await person.asked()
+        call.cancel()
+        await person.settled()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    (record,) = records.calls()
+    assert (record.outcome, record.executed) == ("cancelled", "maybe")

@@ -50,7 +50,7 @@ async def test_others_see_how_a_call_ends_that_waited_when_a_process_was_killed(
     """HOLD-10, HOLD-14, HOLD-19: that of a caller that is killed may still be decided."""
     witness = tmp_path / "witness"
     witness.touch()
-    async with asyncio.timeout(60), AsyncExitStack() as stack:
+    async with asyncio.timeout(120), AsyncExitStack() as stack:
         enter = stack.enter_async_context
         running = await enter(node_processes(tmp_path, *[redis.url] * 3, program=SHORT_LEASES))
         nodes = dict(zip(("host", "caller", "approver"), running, strict=True))

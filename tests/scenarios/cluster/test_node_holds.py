@@ -278,6 +278,38 @@ async def test_participant_without_the_grant_finds_nothing_elsewhere(stage: Stag
     assert await call == "a"
 
 
+async def test_first_participant_of_a_node_finds_what_is_open_and_what_was_settled(
+    redis: RedisPlace,
+) -> None:
+    """It asks as soon as it has joined, and a repeated decision is answered there too."""
+
+    @tool(approval=True)
+    async def write(path: str, text: str) -> str:
+        return path
+
+    async with asyncio.timeout(60), nodes(redis) as (here, there):
+        async with here.room("host") as host, host.host(Toolkit("files", [write])):
+            async with here.room("ann") as ann, here.room("carol", api=APPROVER) as carol:
+                async with person_in(carol) as person:
+                    calls = [asyncio.create_task(ann.invoke("files.write", ARGUMENTS))]
+                    settled = await person.asked()
+                    await carol.approve(settled)
+                    await person.settled()
+                    await asyncio.wait(calls)
+                    calls.append(asyncio.create_task(ann.invoke("files.write", ARGUMENTS)))
+                    held = await person.asked()
+                    for _ in range(5):
+                        async with there.room("carol", api=APPROVER) as elsewhere:
+                            listed = await elsewhere.holds(settled=True)
+                        assert [hold.id for hold in listed] == [settled.id, held.id]
+                        assert [hold.outcome for hold in listed] == ["approved", "open"]
+                    async with there.room("carol", api=APPROVER) as elsewhere:
+                        await elsewhere.approve(listed[0])  # it was this identity
+                    async with there.room("carol", api=APPROVER) as elsewhere:
+                        await elsewhere.deny(held.id, "no")
+                    await error_of(calls[1], ApprovalDenied)
+
+
 async def test_node_that_enters_the_room_later_lists_what_is_open(stage: Stage) -> None:
     call = stage.calling()
     await stage.carol.asked()

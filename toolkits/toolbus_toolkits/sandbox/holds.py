@@ -80,7 +80,8 @@ HOLDS: Mapping[str, Holding] = {
             "max_processes",
             "more processes than `max_processes`",
             "yes; as root by a control group, else it is refused",
-            "yes, while its user starts no others; as root by a control group, else it is refused",
+            "yes, beside the others of its user at its start; as root by a control group, else"
+            " it is refused",
             _ALL,
         ),
         Holding(
