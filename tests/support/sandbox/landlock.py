@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from support.pytest_plugins.missing_parts import not_verified
+from support.sandbox.reach import INTERPRETER
 from toolbus_toolkits.sandbox import confine
 
 __all__ = [
@@ -24,7 +25,7 @@ __all__ = [
 ]
 
 PROGRAM = Path(confine.__file__)
-_SYSTEM = ("/usr", "/etc", "/proc", "/bin", "/lib", "/lib64", sys.prefix, sys.base_prefix)
+_SYSTEM = ("/usr", "/etc", "/proc", "/bin", "/lib", "/lib64", *INTERPRETER)
 READ = tuple(sorted({str(Path(path).resolve()) for path in _SYSTEM if Path(path).exists()}))
 """What programs need to run at all."""
 _WITH_ABI = """

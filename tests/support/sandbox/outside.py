@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from support.sandbox.escapes import ESCAPES, PRELUDE, SETTINGS, Escape
+from support.sandbox.reach import require_python_of
 
 __all__ = ["Outside", "outside"]
 
@@ -327,6 +328,7 @@ class Outside:
 @contextmanager
 def outside(user: int) -> Iterator[Outside]:
     """Make what lies outside, and take it away again."""
+    require_python_of(user, "escapes of another user")
     with ExitStack() as stack:
         base = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="toolbus-escapes-")))
         base.chmod(0o755)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
 from support.pytest_plugins.missing_parts import not_verified
+from support.sandbox.reach import INTERPRETER, system_path
 from toolbus_toolkits.sandbox import SandboxConfig, SandboxUnavailable, backend_for
+
+__all__ = ["system_path"]
 
 
 @pytest.fixture(params=["none", "bubblewrap", "landlock"])
@@ -16,7 +18,7 @@ def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> SandboxConfig | N
     """None, and each backend that can run here."""
     if request.param == "none":
         return None
-    config = SandboxConfig(backend=request.param, write=(str(tmp_path),), read=(sys.prefix,))
+    config = SandboxConfig(backend=request.param, write=(str(tmp_path),), read=INTERPRETER)
     try:
         backend_for(config)
     except SandboxUnavailable as error:

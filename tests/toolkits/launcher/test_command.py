@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from support.sandbox.pids import host_pid
+from support.sandbox.reach import SYSTEM_PATH
 from toolbus_toolkits.launcher import (
     LaunchFailed,
     ProgramLimits,
@@ -28,7 +29,7 @@ from toolbus_toolkits.launcher.host_watch import HostWatch
 from toolbus_toolkits.sandbox import SandboxConfig
 
 TIME_S = 30
-ENVIRONMENT = {"PATH": os.environ["PATH"]}
+ENVIRONMENT = {"PATH": SYSTEM_PATH}
 CommandOptions: TypeAlias = Callable[..., dict[str, Any]]
 linux = pytest.mark.skipif(sys.platform != "linux", reason="marks of processes exist on Linux")
 

@@ -13,6 +13,7 @@ from support.mcp import reaching_server
 from support.processes.command_line import CommandLine
 from support.pytest_plugins.missing_parts import not_verified
 from support.rooms.events import until_hosts
+from support.sandbox.reach import INTERPRETER, system_path
 from toolbus import InvalidArguments, ToolContext, Unavailable
 from toolbus_server.testing import running_server
 from toolbus_toolkits.mcp import (
@@ -33,8 +34,9 @@ from toolbus_toolkits.sandbox import (
     backend_for,
 )
 
+__all__ = ["system_path"]
 SCRIPT = Path(reaching_server.__file__)
-NEEDED = [sys.prefix, str(SCRIPT.parent)]
+NEEDED = [*INTERPRETER, str(SCRIPT.parent)]
 """What the server itself is made of, outside of the system."""
 CODE: dict[str, Any] = {"command": sys.executable, "args": [str(SCRIPT)]}
 STDIO = {"command": "x"}

@@ -14,6 +14,7 @@ import pytest
 
 from support.pytest_plugins.missing_parts import not_verified
 from support.rooms.turns import turn_hosted, turn_in_process
+from support.sandbox.reach import INTERPRETER, system_path
 from toolbus import (
     ApprovalDecision,
     ApprovalRequest,
@@ -34,8 +35,8 @@ from toolbus_toolkits.sandbox import (
 )
 from toolbus_toolkits.shell import Shell, ShellConfig, shell
 
+__all__ = ["system_path"]
 Call = Callable[..., Coroutine[Any, Any, Any]]
-HOME_OF_TESTS = (sys.prefix, sys.base_prefix)
 
 
 @pytest.fixture(params=["bubblewrap", "landlock"])
@@ -200,7 +201,7 @@ TOOLS = {
 async def test_tools_of_developers_work(project: Path, backend: str, program: str) -> None:
     if program != "pytest" and shutil.which(program) is None:
         not_verified(f"{program} in a sandbox", f"there is no {program}", ci_has_it=False)
-    read = tuple(path for path in HOME_OF_TESTS if not path.startswith("/usr"))
+    read = INTERPRETER
     path = f"{sys.prefix}/bin{os.pathsep}{os.environ['PATH']}"
     config = SandboxConfig.model_validate({"backend": backend, "read": read})
     result = await _caller(project, sandbox=config, env={"PATH": path})(command=TOOLS[program])

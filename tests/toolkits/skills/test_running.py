@@ -11,6 +11,7 @@ import pytest
 from support.processes.command_line import CommandLine
 from support.pytest_plugins.missing_parts import not_verified
 from support.rooms.turns import agent_and_host
+from support.sandbox.reach import system_path
 from toolbus import (
     ApprovalDecision,
     ApprovalDenied,
@@ -35,6 +36,7 @@ from toolbus_toolkits.sandbox import (
 )
 from toolbus_toolkits.skills import Skills, SkillsConfig, SkillSource, skills
 
+__all__ = ["system_path"]
 HELLO = "import os, sys; print('hello', *sys.argv[1:]); print(os.getcwd())"
 
 
