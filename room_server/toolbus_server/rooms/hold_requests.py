@@ -275,7 +275,8 @@ class HoldRequests:
             return
         done = "answered" if hold.kind == "answer" else "decided about the call"
         text = f"nobody has {done} in time"
-        error = ApprovalExpired(text, executed=executed_of(hold), details={"hold": hold.id})
+        details = {"hold": hold.id, "kind": hold.kind}
+        error = ApprovalExpired(text, executed=executed_of(hold), details=details)
         self._end(hold, "expired", failed(hold.request_id, error))
 
     def call_ended(self, call: InFlightCall) -> None:

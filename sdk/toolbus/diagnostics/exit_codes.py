@@ -301,7 +301,8 @@ def _after_deadline_exceeded(error: RoomException, target: CallTarget) -> str:
 def _after_approval_expired(error: RoomException, _: CallTarget) -> str:
     if error.details.get("hold") is None:  # nobody was asked
         return "let the call wait for a person: --approval-timeout (approval_timeout_s=)"
-    return "repeat the call, and let somebody approve it in time: `toolbus approvals`"
+    decide = "answer" if error.details.get("kind") == "answer" else "approve"
+    return f"repeat the call, and let somebody {decide} it in time: `toolbus approvals`"
 
 
 def _after_tool_failed(error: RoomException, target: CallTarget) -> str:

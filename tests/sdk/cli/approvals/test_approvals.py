@@ -120,6 +120,13 @@ def test_approval_timeout_ends_the_wait(
     assert text in ended.err
 
 
+def test_call_without_code_that_nobody_answers_advises_to_answer_it(toolbus: CommandLine) -> None:
+    call = ("call", "files.review", "path=a", "--name", "ann", "--approval-timeout", "0.01")
+    ended = toolbus.run_here(*call)
+    assert ended.code == 3
+    assert "next: repeat the call, and let somebody answer it in time" in ended.err
+
+
 @pytest.mark.parametrize(
     ("asked", "typed", "value"),
     [
