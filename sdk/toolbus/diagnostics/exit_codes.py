@@ -320,6 +320,16 @@ def _after_tool_failed(error: RoomException, target: CallTarget) -> str:
             f"{who} a token with the grant: `toolbus token create --allow TOOL`; `toolbus trace` "
             "shows the refused call"
         )
+    # Of `context.ask`, or of a nested call: the error does not say which.
+    if code == "approval_denied":
+        return (
+            "a person refused what the tool asked, or a call that it made: `toolbus trace` shows it"
+        )
+    if code == "approval_expired":
+        return (
+            "let somebody answer what the tool asks, or approve what it calls, in time: "
+            "`toolbus approvals`, --approval-timeout"
+        )
     if isinstance(code, str) and code.isidentifier():
         return (
             f"a nested call of the tool failed with {code[:64]}: `toolbus trace` shows which call"

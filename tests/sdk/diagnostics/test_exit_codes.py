@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from toolbus.diagnostics.exit_codes import CallTarget, exit_code, failure_lines
 from toolbus.errors import (
     ERRORS,
@@ -60,6 +62,18 @@ def test_refused_nested_call_suggests_a_token_with_the_grant() -> None:
     assert step.startswith("you have no grant for it")
     assert "`toolbus token create --allow TOOL`" in step
     assert next_of(error, CallTarget("a", "b", principal="ann")).startswith("that participant")
+
+
+@pytest.mark.parametrize(
+    ("code", "step"),
+    [
+        ("approval_denied", "a person refused what the tool asked, or a call that it made"),
+        ("approval_expired", "let somebody answer what the tool asks, or approve what it calls"),
+        ("no_host", "a nested call of the tool failed with no_host"),
+    ],
+)
+def test_person_who_did_not_answer_a_tool_is_not_a_nested_call_of_it(code: str, step: str) -> None:
+    assert next_of(ToolFailed("x", details={"code": code})).startswith(step)
 
 
 def test_cause_that_is_not_an_identifier_is_not_repeated() -> None:
