@@ -24,6 +24,7 @@ __all__ = [
     "ExitCode",
     "Terminated",
     "UsageError",
+    "allow_step",
     "certificate_step",
     "exit_code",
     "failure_lines",
@@ -214,7 +215,7 @@ def _command_for_grant(grant: object) -> str | None:
     return grant_command(grant)
 
 
-def _allow_step(target: CallTarget, lacks: object) -> str:
+def allow_step(target: CallTarget, lacks: object) -> str:
     """Return the command for a token of the caller, or of the principal, that covers the target."""
     tools = shlex.quote(target.toolkit)
     use = "see and call its tools"
@@ -251,7 +252,7 @@ def _after_permission_denied(error: RoomException, target: CallTarget) -> str:
     is_other_tool = bool(lacks and target.tool and target.full_name not in error.message)
     is_for_target = target.toolkit and not is_join_error and not is_other_tool
     if is_for_target and (lacks == "principal" or not target.principal):
-        create = _allow_step(target, lacks)
+        create = allow_step(target, lacks)
     return f"`toolbus doctor` with the same options shows the grants of the token; {create}"
 
 

@@ -28,7 +28,7 @@ from toolbus.cli.columns import show_columns, terminal_columns
 from toolbus.cli.completion import complete_granted, complete_hold
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.cli.suggestions import listed, nearest
-from toolbus.diagnostics.exit_codes import UsageError, with_step
+from toolbus.diagnostics.exit_codes import CallTarget, UsageError, allow_step, with_step
 from toolbus.errors import AlreadyExists, NotFound, PermissionDenied, RoomException
 from toolbus.log_output import LOG_FORMAT
 from toolbus.permissions.rule import Rule
@@ -296,7 +296,13 @@ def _approve(
             granted = hold.body.suggestions
             if not granted:
                 raise UsageError("the tool suggests no rule: --always allows these arguments")
-        await _settling(room.approve(hold, changed, granted))
+        try:
+            await _settling(room.approve(hold, changed, granted))
+        except PermissionDenied as error:
+            if error.details.get("grant") == "agents.call":  # which changed arguments need
+                target = CallTarget(hold.toolkit, hold.tool.partition(".")[2])
+                raise with_step(error, allow_step(target, "caller")) from error
+            raise
         return await room.hold(hold.id)
 
     _report(options, in_room(options, approve, locked=False))

@@ -102,6 +102,17 @@ def test_answer_of_the_caller_where_another_is_needed_advises_no_token(
     assert refused.err.endswith("\n  next: let somebody else answer it\n")
 
 
+def test_changed_arguments_of_who_may_not_call_advise_a_token_that_may_call_this_tool(
+    toolbus: CommandLine, callers: Callers
+) -> None:
+    create = ("token", "create", "--name", "carol", "--grant", "approve_all=files")
+    token = toolbus.run_here(*create).out.strip()
+    _, hold_id = callers.held("a")
+    refused = toolbus.run_here("approvals", "approve", hold_id, "path=b", "--token", token)
+    assert refused.code == 3
+    assert "`toolbus token create --name NAME --allow files.write`" in refused.err
+
+
 @pytest.mark.parametrize(
     ("typed", "code", "text"),
     [
