@@ -252,7 +252,7 @@ def describe_hold(hold: CallHold, issuers: Issuers, now: float) -> dict[str, Any
         shown |= {"caller": tool.caller.shown, "call_id": tool.call_id}
     if hold.is_own:
         shown["own"] = True
-    if hold.is_away and not hold.ended:
+    if hold.is_away and (hold.by is not None or not hold.ended):
         shown["away"] = True
     if tool.principal is not None:
         shown["on_behalf_of"] = tool.principal.shown

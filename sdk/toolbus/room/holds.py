@@ -110,8 +110,8 @@ class HoldInfo:
     replaces: str = ""
     """The id of the hold of an earlier attempt of this call, whose host or caller was lost."""
     is_away: bool = False
-    """Whether its caller has lost its connection. The call has ended; a decision waits for 10
-    minutes, and is used if the caller makes the call again."""
+    """Whether its caller has lost its connection, or had when somebody decided. The call has ended;
+    a decision waits for 10 minutes, and is used if the caller makes the call again."""
     body: HoldBody | None = None
     """What is asked; only from `RoomClient.hold`, while it is open."""
 

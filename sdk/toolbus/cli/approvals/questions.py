@@ -155,7 +155,7 @@ def who_text(hold: HoldInfo) -> str:
     """Return who calls, and for whom: "bot for ann", "ann (away)"."""
     caller = hold.asked_for if hold.caller is None else hold.caller.full_name
     text = caller if caller == hold.asked_for else f"{caller} for {hold.asked_for}"
-    return one_line(f"{text} (away)" if hold.is_away else text)
+    return one_line(f"{text} (away)" if hold.is_away and hold.is_open else text)
 
 
 def outcome_text(hold: HoldInfo) -> str:
@@ -163,6 +163,8 @@ def outcome_text(hold: HoldInfo) -> str:
     text = hold.outcome
     if hold.by is not None:
         text += f" by {hold.by.full_name}"
+        if hold.is_away:
+            text += " while its caller was away"
     if hold.reason:
         text += f": {hold.reason}"
     return one_line(text)

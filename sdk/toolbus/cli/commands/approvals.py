@@ -333,7 +333,11 @@ def _report(options: RoomOptions, hold: HoldInfo) -> None:
 
 def _text(hold: HoldInfo) -> str:
     """Return what has become of a call, in one line."""
-    return f"{one_line(hold.tool)} ({who_text(hold)}): {outcome_text(hold)}"
+    text = f"{one_line(hold.tool)} ({who_text(hold)}): {outcome_text(hold)}"
+    if hold.is_away and hold.outcome in ("approved", "answered"):
+        counts = "it runs" if hold.outcome == "approved" else "the answer counts"
+        text += f"; {counts} only if the caller makes the call again within 10 minutes"
+    return text
 
 
 def _rule(hold: HoldInfo, pattern: str) -> Rule:

@@ -255,6 +255,30 @@ def test_denial_has_its_reason_and_the_second_answer_who_decided(
     assert shown.out == denied.out
 
 
+@pytest.mark.parametrize(
+    ("tool", "typed", "done", "rest"),
+    [
+        ("files.write", ["approve", "ID"], "approved", "; it runs only if the caller makes"),
+        ("files.review", ["answer", "ID", "good"], "answered", "; the answer counts only if the"),
+        ("files.write", ["deny", "ID"], "denied", "\n"),
+    ],
+)
+def test_decision_about_a_caller_that_is_away_says_so(
+    toolbus: CommandLine, callers: Callers, tool: str, typed: list[str], done: str, rest: str
+) -> None:
+    running, waiting = callers.call("a", tool=tool)
+    hold_id = waiting.split()[-1]
+    running.process.kill()
+    while not next(hold for hold in callers.lists() if hold["id"] == hold_id)["is_away"]:
+        pass
+    words = [hold_id if word == "ID" else word for word in typed]
+    decided = toolbus.run_here("approvals", *words, "--name", "ann")
+    text = f"{done} by ann while its caller was away"
+    assert decided.out.startswith(f"{tool} (ann): {text}{rest}")
+    settled = toolbus.run_here("approvals", "--settled", "--name", "ann").out
+    assert text in next(line for line in settled.splitlines() if line.startswith(hold_id[:8]))
+
+
 def test_all_that_is_asked_is_shown_and_escaped(toolbus: CommandLine, callers: Callers) -> None:
     _, hold_id = callers.held("a\u202e")
     shown = toolbus.run_here("approvals", "show", hold_id, "--name", "ann").out
