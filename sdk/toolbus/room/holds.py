@@ -43,6 +43,8 @@ class HoldBody:
     """Rules that would have allowed it, or parts of it."""
     has_input: bool = False
     """Whether the call sends an attachment or values too: these are not shown, nor approved."""
+    has_patterns: bool = True
+    """Whether a rule with `match` may cover calls of the tool, as far as its host says."""
     approvers: tuple[str, ...] = ()
     """Who may settle it, as the host chose; empty for all with the grant."""
     question: str = ""
@@ -229,6 +231,7 @@ def _body(data: Mapping[str, Any]) -> HoldBody | None:
             reaches=_text(body, "reaches"),
             suggestions=tuple(map(rule_from_plain, body.get("suggestions", ()))),
             has_input=body.get("input") is True,
+            has_patterns=body.get("patterns") is not False,
             approvers=_texts(data, "approvers"),
         )
     except (BadBody, LookupError, TypeError, ValueError) as error:

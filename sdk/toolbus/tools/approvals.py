@@ -161,6 +161,8 @@ class ApprovalDemand:
     """Whether the function was entered before, by an earlier attempt of a middleware."""
     has_input: bool = False
     """Whether the call sends an attachment or values too, which are not shown."""
+    has_patterns: bool = True
+    """Whether a rule with a pattern may cover calls of the tool, as far as is known."""
 
     def to_wire(self, definition: str) -> tuple[str, bytes, bytes, dict[str, Any]]:
         """Return kind, digest, body and options of a `Hold` (PROTOCOL.md, HOLD-2 to HOLD-5).
@@ -177,6 +179,8 @@ class ApprovalDemand:
             body["suggestions"] = [rule_to_plain(rule) for rule in judged.decision.suggestions]
         if self.has_input:
             body["input"] = True
+        if not self.has_patterns:
+            body["patterns"] = False
         packed = pack_body(body)
         if len(packed) > MAX_HOLD_BYTES:
             text = f"{len(packed)} bytes would have to be shown to a person, at most"

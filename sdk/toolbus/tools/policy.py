@@ -282,6 +282,7 @@ class _HostDecision(CallDecision):
             self._tool.approval_timeout_s,
             is_entered=run.executed != "no",
             has_input=self._has_input,
+            has_patterns=_may_match(self._tool),
         )
         try:
             decision = await run.ask_person(demand)
@@ -406,8 +407,8 @@ def warn_of_policies(
 
 
 def _may_match(tool: Tool) -> bool:
-    """Whether a pattern can cover a call of a tool: `assess` may compare it too."""
-    return tool.has_patterns or tool.has_assess
+    """Whether a pattern can cover a call: `assess`, or the tool that it reaches, may compare it."""
+    return tool.has_patterns or tool.has_assess or type(tool).reached is not Tool.reached
 
 
 def checked_policy(value: Any, label: str) -> Permissions | None:

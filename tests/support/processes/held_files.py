@@ -52,8 +52,12 @@ QUESTIONS = {
 async def ask(context: ToolContext, path: str) -> list[object]:
     return [await context.ask("How much\x1b[2J?", **QUESTIONS[path])]
 
+@tool(approval=True)
+async def stop(path: str) -> str:
+    return path
+
 review = ExternalTool("review", {"properties": {"path": TEXT}})
-files = Toolkit("files", [Write(), Pay(), ask, review])
+files = Toolkit("files", [Write(), Pay(), ask, stop, review])
 """
 
 _MANY = """

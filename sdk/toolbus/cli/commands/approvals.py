@@ -291,6 +291,8 @@ def _approve(
         changed = await _changed(room, hold, tuple(arguments or ()))
         granted: Sequence[Rule] | bool | None = True if always else None
         if rule:
+            if hold.body is not None and not hold.body.has_patterns:
+                raise UsageError("the tool has no patterns: --always allows these arguments")
             granted = [_rule(hold, pattern) for pattern in rule]
         elif suggested and hold.body is not None:
             granted = hold.body.suggestions

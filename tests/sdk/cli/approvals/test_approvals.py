@@ -329,6 +329,18 @@ def test_wrong_commands_say_what_is_wrong_and_settle_nothing(
     assert hold_id in [hold["id"] for hold in callers.lists()]
 
 
+def test_pattern_is_refused_for_a_tool_that_compares_none(
+    toolbus: CommandLine, callers: Callers
+) -> None:
+    _, waiting = callers.call("51", tool="files.stop")
+    hold_id = waiting.split()[-1]
+    refused = toolbus.run_here("approvals", "approve", hold_id, "--rule", "51", "--name", "ann")
+    assert refused.code == 2
+    assert "the tool has no patterns: --always allows these arguments" in refused.err
+    assert [hold["id"] for hold in callers.lists()] == [hold_id]
+    assert toolbus.value_here("approvals", "--granted", "--json", "--name", "ann") == []
+
+
 def test_ids_are_completed(toolbus: CommandLine, callers: Callers) -> None:
     _, hold_id = callers.held("a")
     typed = f"toolbus approvals approve --name ann {hold_id[:4]}"
