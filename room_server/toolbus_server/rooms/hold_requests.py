@@ -560,7 +560,6 @@ class HoldRequests:
             AlreadyExists: It was settled otherwise; the details say how, and by whom.
         """
         participant = connection.participant
-        identity = participant.identity
         hold = self._found(participant, request.hold)
         answer = self._read_answer(participant, hold, request)
         if hold.node:
@@ -571,7 +570,7 @@ class HoldRequests:
         elif not (hold.call is None or has_authority(self._room, hold.call)):
             self.withdraw(hold)
         if hold.by is not None or hold.ended:
-            return self._repeated(hold, identity, answer)
+            return self._repeated(hold, participant.identity, answer)
         outcome = _OUTCOMES[hold.kind][request.decision]
         by = ShownParticipant.of(participant)
         reply = _reply_of(hold, by, outcome, request.options)
