@@ -47,8 +47,11 @@ async def test_calls_within_a_node_wait_on_without_redis_and_are_listed_again(
         await (redis.kill() if how == "killed" else asyncio.to_thread(redis.freeze))
         error = await error_of(calls["between"])
         assert (error.code, error.executed, error.retryable) == ("unavailable", "no", True)
+        away = await near.added()  # as of any caller that cannot be reached
+        assert (away.id, away.is_away) == (holds["between"], True)
+        await near.room.deny(away)
         ended = await near.settled()
-        assert (ended.id, ended.outcome) == (holds["between"], "cancelled")
+        assert (ended.id, ended.outcome) == (holds["between"], "denied")
         assert [hold.id for hold in await near.room.holds()] == [holds["soon"], holds["later"]]
         for person in (far, last):
             lost = [await person.settled() for _ in holds]
