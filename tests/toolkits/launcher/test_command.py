@@ -11,13 +11,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import psutil
 import pytest
 
-from support.sandbox.pids import host_pid
-from support.sandbox.reach import SYSTEM_PATH
 from toolbus_toolkits.launcher import (
     LaunchFailed,
     ProgramLimits,
@@ -26,11 +24,9 @@ from toolbus_toolkits.launcher import (
     start_command,
 )
 from toolbus_toolkits.launcher.host_watch import HostWatch
-from toolbus_toolkits.sandbox import SandboxConfig
 
 TIME_S = 30
-ENVIRONMENT = {"PATH": SYSTEM_PATH}
-CommandOptions: TypeAlias = Callable[..., dict[str, Any]]
+ENVIRONMENT = {"PATH": os.environ["PATH"]}
 linux = pytest.mark.skipif(sys.platform != "linux", reason="marks of processes exist on Linux")
 
 
@@ -55,15 +51,8 @@ class Output:
         return self.text().splitlines()
 
 
-@pytest.fixture
-def command_options(sandbox: SandboxConfig | None) -> CommandOptions:
-    """The arguments of a start, with each sandbox."""
-
-    def options(output: Callable[[Any, bytes], None] | None = None) -> dict[str, Any]:
-        on_output = output or Output()
-        return {"env": ENVIRONMENT, "cwd": "/", "on_output": on_output, "sandbox": sandbox}
-
-    return options
+def command_options(output: Callable[[Any, bytes], None] | None = None) -> dict[str, Any]:
+    return {"env": ENVIRONMENT, "cwd": "/", "on_output": output or Output()}
 
 
 def bash(line: str) -> list[str]:
@@ -91,7 +80,7 @@ def wait_for_end(pid: int) -> None:
 
 @pytest.mark.parametrize("is_odd", [False, True])
 async def test_output_comes_by_pipe_in_order_with_the_exit_status(
-    command_options: CommandOptions, tmp_path: Path, is_odd: bool
+    tmp_path: Path, is_odd: bool
 ) -> None:
     output = Output()
     line = (
@@ -108,21 +97,7 @@ async def test_output_comes_by_pipe_in_order_with_the_exit_status(
     assert output.text("stderr") == "".join(f"-{n}\n" for n in range(1, 2001))
 
 
-async def test_a_signal_that_ends_a_command_is_in_its_status(
-    command_options: CommandOptions,
-) -> None:
-    async with (
-        asyncio.timeout(TIME_S),
-        run_command(bash("kill -TERM $$"), **command_options()) as command,
-    ):
-        in_namespace = command.confined_by == "bubblewrap"
-        status = 128 + signal.SIGTERM if in_namespace else -signal.SIGTERM
-        assert await command.wait() == status
-
-
-async def test_a_command_reads_what_is_written_until_its_input_is_closed(
-    command_options: CommandOptions,
-) -> None:
+async def test_a_command_reads_what_is_written_until_its_input_is_closed() -> None:
     output = Output()
     async with asyncio.timeout(TIME_S):
         async with run_command(["cat"], stdin=True, **command_options(output)) as command:
@@ -141,7 +116,7 @@ async def test_a_command_reads_what_is_written_until_its_input_is_closed(
             assert await command.wait() == 0
 
 
-async def test_a_write_that_waits_ends_with_the_command(command_options: CommandOptions) -> None:
+async def test_a_write_that_waits_ends_with_the_command() -> None:
     async with (
         asyncio.timeout(TIME_S),
         run_command(["sleep", "600"], stdin=True, **command_options()) as command,
@@ -172,9 +147,7 @@ wait
 
 
 @pytest.mark.parametrize("end", ["kill", "cancel", "deadline"])
-async def test_the_end_of_a_command_is_that_of_its_tree(
-    command_options: CommandOptions, end: str, way: str
-) -> None:
+async def test_the_end_of_a_command_is_that_of_its_tree(end: str, way: str) -> None:
     output = Output()
 
     async def use() -> None:
@@ -186,8 +159,7 @@ async def test_the_end_of_a_command_is_that_of_its_tree(
     async with asyncio.timeout(TIME_S):
         task = asyncio.create_task(use())
         command: RunningCommand = await running
-        lines = await output.lines(14)
-        pids = [host_pid(command.pid, int(line)) for line in lines if line.isdecimal()]
+        pids = [int(line) for line in await output.lines(14) if line.isdecimal()]
         if end == "kill":
             command.kill()
             command.kill()
@@ -215,16 +187,14 @@ ESCAPES = {
 @linux
 @pytest.mark.parametrize("end", ["normal", "kill"])
 @pytest.mark.parametrize("kind", ESCAPES)
-async def test_what_left_the_group_ends_with_the_command(
-    command_options: CommandOptions, kind: str, end: str
-) -> None:
+async def test_what_left_the_group_ends_with_the_command(kind: str, end: str) -> None:
     output = Output()
     line = f"{ESCAPES[kind]}\n{'sleep 600' if end == 'kill' else 'read -r'}"
     async with (
         asyncio.timeout(TIME_S),
         run_command(bash(line), stdin=True, **command_options(output)) as command,
     ):
-        pid = host_pid(command.pid, int((await output.lines(1))[0]))
+        pid = int((await output.lines(1))[0])
         if end == "normal":
             command.close_stdin()
         else:
@@ -234,20 +204,18 @@ async def test_what_left_the_group_ends_with_the_command(
 
 
 @linux
-async def test_another_command_and_its_daemons_go_on(command_options: CommandOptions) -> None:
+async def test_another_command_and_its_daemons_go_on() -> None:
     output = Output()
     line = f"{ESCAPES['a session of its own']} sleep 600"
     async with asyncio.timeout(TIME_S), run_command(bash(line), **command_options(output)) as other:
-        daemon = host_pid(other.pid, int((await output.lines(1))[0]))
+        daemon = int((await output.lines(1))[0])
         async with run_command(bash("setsid sleep 600 &"), **command_options()) as command:
             await command.wait()
         assert not has_ended(daemon)
         assert other.returncode is None
 
 
-async def test_endless_output_leaves_the_loop_its_turns_and_waits_while_paused(
-    command_options: CommandOptions,
-) -> None:
+async def test_endless_output_leaves_the_loop_its_turns_and_waits_while_paused() -> None:
     turns = 0
     size = 0
     came = asyncio.Event()
@@ -283,7 +251,7 @@ async def test_endless_output_leaves_the_loop_its_turns_and_waits_while_paused(
     assert turns > 10
 
 
-async def test_a_callback_that_raises_prevents_no_end(command_options: CommandOptions) -> None:
+async def test_a_callback_that_raises_prevents_no_end() -> None:
     def on_output(_: str, data: bytes) -> None:
         raise ZeroDivisionError
 
@@ -296,9 +264,7 @@ async def test_a_callback_that_raises_prevents_no_end(command_options: CommandOp
     assert [type(error) for error in errors] == [ZeroDivisionError]
 
 
-async def test_a_callback_may_kill_the_command_for_each_piece_of_output(
-    command_options: CommandOptions,
-) -> None:
+async def test_a_callback_may_kill_the_command_for_each_piece_of_output() -> None:
     reported: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     output = Output()
@@ -317,9 +283,7 @@ async def test_a_callback_may_kill_the_command_for_each_piece_of_output(
     assert not reported
 
 
-async def test_while_reading_is_paused_the_last_output_is_not_lost(
-    command_options: CommandOptions,
-) -> None:
+async def test_while_reading_is_paused_the_last_output_is_not_lost() -> None:
     output = Output()
     options = command_options(output)
     async with asyncio.timeout(TIME_S), run_command(bash("echo x"), **options) as command:
@@ -332,7 +296,7 @@ async def test_while_reading_is_paused_the_last_output_is_not_lost(
     assert output.text() == "x\n"
 
 
-async def test_limits_hold_from_the_start(command_options: CommandOptions) -> None:
+async def test_limits_hold_from_the_start() -> None:
     output = Output()
     limits = ProgramLimits(open_files=99, file_bytes=5_000_000, cpu_s=60)
     options = command_options(output) | {"limits": limits}
@@ -355,15 +319,13 @@ async def test_limits_hold_from_the_start(command_options: CommandOptions) -> No
     ],
 )
 async def test_a_command_that_cannot_be_started_is_explained(
-    command_options: CommandOptions, argv: list[str], changed: dict[str, Any], words: str
+    argv: list[str], changed: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(LaunchFailed, match=words):
         await start_command(argv, **command_options() | changed)
 
 
-async def test_a_start_that_is_cancelled_leaves_no_process_and_no_open_file(
-    command_options: CommandOptions,
-) -> None:
+async def test_a_start_that_is_cancelled_leaves_no_process_and_no_open_file() -> None:
     async with run_command(["true"], stdin=True, **command_options()) as command:
         await command.wait()  # from now on this process and the loop have all that they keep
     process = psutil.Process()
@@ -507,9 +469,7 @@ def test_a_watch_that_does_not_read_is_replaced() -> None:
         sleeper.wait()
 
 
-async def test_a_command_may_be_run_by_two_event_loops_in_turn(
-    command_options: CommandOptions,
-) -> None:
+async def test_a_command_may_be_run_by_two_event_loops_in_turn() -> None:
     async def run() -> int:
         async with run_command(["sh", "-c", "exit 4"], **command_options()) as command:
             return await command.wait()
