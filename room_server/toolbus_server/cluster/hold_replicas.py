@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from toolbus.bounded_logging import bounded_logger
 from toolbus.transport.websocket import NotifyingTicket
@@ -25,7 +25,7 @@ from toolbus_server.cluster.hold_codec import pack_hold, unpack_hold
 from toolbus_server.registry.models import Participant
 from toolbus_server.rooms.hub import OpenRoom
 
-__all__ = ["HoldChannel", "HoldReplicas"]
+__all__ = ["HoldChannel", "HoldReplicas", "HoldShare"]
 
 _logger = bounded_logger(__name__)
 _RETRY_S = 1.0
@@ -38,24 +38,23 @@ _SHARE_BYTES = 64 * 1024
 """Holds of one room that wait at a time until they are passed to Redis, for each node."""
 
 
+class HoldShare(NamedTuple):
+    """What is sent at a time: holds, and maybe the ids of all that are open, as one."""
+
+    packed: Sequence[bytes]
+    open_ids: list[str] | None
+    ticket: NotifyingTicket
+    """Of all its entries."""
+
+
 class HoldChannel(Protocol):
     """Sends to other nodes."""
 
     def node_id(self) -> str:
         """Return the id of this node."""
 
-    def send_holds(
-        self,
-        node: str,
-        room: str,
-        packed: Sequence[bytes],
-        open_ids: list[str] | None,
-        ticket: NotifyingTicket,
-    ) -> bool:
-        """Send holds, and the ids of all that are open, in entries that share a ticket.
-
-        Returns False if the node is unreachable or full.
-        """
+    def send_holds(self, node: str, room: str, share: HoldShare) -> bool:
+        """Send holds to another node; return False if it is unreachable or full."""
 
 
 @dataclass(slots=True, eq=False)
@@ -179,7 +178,7 @@ class HoldReplicas:
         open_ids: list[str] | None,
     ) -> None:
         ticket = NotifyingTicket(partial(self._written, node))
-        if self._channel.send_holds(node, self._name, packed, open_ids, ticket):
+        if self._channel.send_holds(node, self._name, HoldShare(packed, open_ids, ticket)):
             there.ticket, there.sent = ticket, reached
             there.lacks_ids = there.lacks_ids and open_ids is None
         else:

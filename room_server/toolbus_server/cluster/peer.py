@@ -44,6 +44,7 @@ from toolbus_server.calls.call_state import Connection, InFlightCall
 from toolbus_server.calls.call_statistics import NodeCallReport
 from toolbus_server.calls.holds import calls_around
 from toolbus_server.calls.router import FRAME_HANDLERS, Router
+from toolbus_server.cluster.hold_replicas import HoldShare
 from toolbus_server.cluster.peer_link import Batch, Entry, PeerLink, SentBatch
 from toolbus_server.cluster.redis.client import RedisClient, RedisUnavailable, safe_message
 from toolbus_server.registry.models import Identity, Participant
@@ -202,20 +203,14 @@ class Peer:
         self._put(Entry(_encode((CALL_REPORT, room, report))))
         return True
 
-    def send_holds(
-        self,
-        room: str,
-        packed: Iterable[bytes],
-        open_ids: list[str] | None,
-        ticket: NotifyingTicket,
-    ) -> bool:
-        """Send holds, and the ids of all open ones; return False if unreachable or full."""
+    def send_holds(self, room: str, share: HoldShare) -> bool:
+        """Send holds; return False if the node is unreachable or full."""
         if self.is_unreachable or self.is_full:
             return False
-        for hold in packed:
-            self._put(Entry(_encode((HOLD, room, hold)), ticket))
-        if open_ids is not None:
-            self._put(Entry(_encode((OPEN_HOLDS, room, open_ids)), ticket))
+        for hold in share.packed:
+            self._put(Entry(_encode((HOLD, room, hold)), share.ticket))
+        if share.open_ids is not None:
+            self._put(Entry(_encode((OPEN_HOLDS, room, share.open_ids)), share.ticket))
         return True
 
     async def ask(self, room: str, participant: str, request: Holds | Settle) -> dict[str, Any]:

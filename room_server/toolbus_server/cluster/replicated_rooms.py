@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,7 +14,6 @@ import msgpack
 from redis.exceptions import RedisError
 
 from toolbus.errors import NotFound, Overloaded, RoomException, Unavailable
-from toolbus.transport.websocket import NotifyingTicket
 from toolbus.wire import (
     Failed,
     Holds,
@@ -27,6 +26,7 @@ from toolbus.wire import (
 from toolbus_server.calls.call_state import Connection
 from toolbus_server.calls.call_statistics import NodeCallReport
 from toolbus_server.cluster.exchange import LEASES_KEY
+from toolbus_server.cluster.hold_replicas import HoldShare
 from toolbus_server.cluster.lease import Lease
 from toolbus_server.cluster.peer import Peer
 from toolbus_server.cluster.redis.client import RedisUnavailable
@@ -191,17 +191,10 @@ class ReplicatedRooms:
         """Return the id of this node."""
         return self._lease().node_id
 
-    def send_holds(
-        self,
-        node: str,
-        room: str,
-        packed: Sequence[bytes],
-        open_ids: list[str] | None,
-        ticket: NotifyingTicket,
-    ) -> bool:
-        """Send holds of this node, as `HoldChannel` says."""
+    def send_holds(self, node: str, room: str, share: HoldShare) -> bool:
+        """Send holds to another node; return False if it is unreachable or full."""
         peer = self._peer(node)
-        return peer is not None and peer.send_holds(room, packed, open_ids, ticket)
+        return peer is not None and peer.send_holds(room, share)
 
     async def ask_holder(
         self, node: str, room: str, participant: Participant, request: Holds | Settle

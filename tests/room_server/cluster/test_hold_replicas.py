@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from itertools import count
 from typing import Any
 
@@ -13,12 +13,11 @@ from support.parts.manual_clock import RecordingPort
 from support.parts.models import definition, participant
 from support.patience import PATIENCE_S
 from toolbus.errors import Unavailable
-from toolbus.transport.websocket import NotifyingTicket
 from toolbus.wire import Call, CallId, Cancel, Hold, RequestId, Settle
 from toolbus_server.calls.router import Connection
 from toolbus_server.calls.telemetry import ServerTelemetry
 from toolbus_server.cluster import hold_replicas
-from toolbus_server.cluster.hold_replicas import HoldReplicas
+from toolbus_server.cluster.hold_replicas import HoldReplicas, HoldShare
 from toolbus_server.limits import Limits
 from toolbus_server.rooms import hold_requests
 from toolbus_server.rooms.hub import Hub
@@ -39,7 +38,7 @@ class Node:
         self.asker = Connection(participant("host"), RecordingPort())
         self.open_room.routed.connections[self.asker.participant.id] = self.asker
         self.open_room.routed.state.join(self.asker.participant)
-        self.waiting: list[tuple[Sequence[bytes], list[str] | None, NotifyingTicket]] = []
+        self.waiting: list[HoldShare] = []
         self.most_bytes = 0
         self.is_reachable = True
         self._other = other
@@ -57,16 +56,9 @@ class Node:
     def wait_data(self, *_: Any, **__: Any) -> dict[str, Any]:
         return {}
 
-    def send_holds(
-        self,
-        node: str,
-        room: str,
-        packed: Sequence[bytes],
-        open_ids: list[str] | None,
-        ticket: NotifyingTicket,
-    ) -> bool:
+    def send_holds(self, node: str, room: str, share: HoldShare) -> bool:
         if self.is_reachable:
-            self.waiting.append((packed, open_ids, ticket))
+            self.waiting.append(share)
         shares = [packed for packed, _, ticket in self.waiting if not ticket.ended]
         self.most_bytes = max(self.most_bytes, sum(len(hold) for share in shares for hold in share))
         return self.is_reachable
