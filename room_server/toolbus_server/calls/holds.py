@@ -70,8 +70,8 @@ identity, which would displace all others with questions that it withdraws."""
 SETTLED_S = 600.0
 """How long it can find them, and how long a decision waits for a caller that is away."""
 AWAY_S = 60.0
-"""How long a hold is listed whose caller has lost its connection (PROTOCOL.md, HOLD-19): a program
-has reconnected or was started again by then."""
+"""How long a hold is listed whose caller has lost its connection (PROTOCOL.md, HOLD-19): its SDK
+has reconnected by then, or does not do so soon."""
 _RETRY_AFTER_S = 1.0
 # Compiled once for all participants with the same grants.
 _patterns_of = lru_cache(maxsize=1024)(ToolPatterns)

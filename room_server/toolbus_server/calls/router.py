@@ -104,9 +104,11 @@ _NO_OPTIONS: Mapping[str, Any] = {}
 _FORWARDED = frozenset({"caller_context", "attempt"})
 _RETRY_AFTER_S = 0.05
 _LEAVING_S = 0.2
-_IF_UNREAD = ("if_unread", "if_unread_nested")
-"""What a server that leaves sends that of a host: end the call if nobody has read its question.
-The second one is for a call within another one at the server that leaves."""
+_IF_UNREAD = "if_unread"
+"""Reason of a `cancel` between servers: the server of the caller leaves, and the server of the host
+ends the call if nobody has read its question."""
+_IF_UNREAD_NESTED = "if_unread_nested"
+"""The same for a call within another one, which cannot be made again."""
 _MAX_OUTSTANDING_BYTES = 3 * READER_BUDGET_BYTES
 """Limit of stream bytes in flight to one caller; a call beyond it is `overloaded`. It covers the
 initial credit of 512 streams and one `READER_BUDGET_BYTES`."""
@@ -507,9 +509,10 @@ class Router:
     def cancel(self, caller: Connection, cancel: Cancel) -> None:
         """End a call that its caller cancels; drop the frame if it is not in flight."""
         call = caller.calls.get(cancel.id)
-        if call is not None and cancel.reason in _IF_UNREAD and call.caller.participant.is_remote:
+        is_nested = cancel.reason == _IF_UNREAD_NESTED
+        if_unread = is_nested or cancel.reason == _IF_UNREAD
+        if call is not None and if_unread and call.caller.participant.is_remote:
             if call.is_held:
-                is_nested = cancel.reason == _IF_UNREAD[True]
                 self._move(call, _leaving_error("the server of the caller", not is_nested))
         elif call is not None:
             if cancel.reason == "leaving" and call.is_held:  # the node of its caller shuts down
@@ -596,7 +599,7 @@ class Router:
             self._move(call, self.leaving_error(is_nested=call.is_nested))
         elif call.host.participant.is_remote and call.awaits_answer:
             # Its node knows whether somebody has read what the call waits for, and ends it if not.
-            self._cancel_at_host(call, _IF_UNREAD[call.is_nested])
+            self._cancel_at_host(call, _IF_UNREAD_NESTED if call.is_nested else _IF_UNREAD)
 
     def _move(self, call: InFlightCall, error: Unavailable) -> None:
         _leave_holds(call)
