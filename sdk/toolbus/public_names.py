@@ -18,7 +18,9 @@ _MODULES = {
     "toolbus.permissions.granted_rules": "GrantedRule",
     "toolbus.turns.model_tools": "ModelTool",
     "toolbus.turns.approvals": "ApprovalDecision ApprovalRequest",
-    "toolbus.turns.tool_groups": "SkillEntry SkillListing SkillText ToolGroup skill_viewer",
+    "toolbus.turns.tool_groups": (
+        "ScriptResult SkillEntry SkillListing SkillRunner SkillText ToolGroup skill_viewer"
+    ),
     "toolbus.turns.terminal_approvals": "approve_in_terminal",
     "toolbus.turns.parking": "ParkedUse",
     "toolbus.turns.terminal_questions": "answer_in_terminal",

@@ -15,7 +15,8 @@ from toolbus.diagnostics.exit_codes import ExitCode
 __all__ = ["CHECKS", "Check", "CheckFailed", "Finding", "Status", "run_checks"]
 
 CHECKS = "toolbus.checks"
-"""The entry point group of further checks: async functions from a URL to findings."""
+"""The entry point group of further checks: `redis` is an async function from a URL to findings,
+`sandbox` a function that returns findings and the rows of a table."""
 CheckContext = TypeVar("CheckContext")
 Status: TypeAlias = Literal["ok", "warn", "fail", "skip"]
 """The outcome of a check; "warn" means that it works now but may fail later."""

@@ -176,8 +176,8 @@ class HostedCall(Execution):
 
     @property
     def call_id(self) -> str:  # type: ignore[override]
-        """The id of the call, the same for every attempt."""
-        return self.dispatch.call_id
+        """The id of the call, the same for every attempt; empty for a question about a call."""
+        return "" if isinstance(self.dispatch, AssessDispatch) else self.dispatch.call_id
 
     @property
     def granted(self) -> GrantedPermissions:  # type: ignore[override]

@@ -146,6 +146,15 @@ class ToolContext:
         return self._run.workdirs
 
     @property
+    def call_id(self) -> str:
+        """The id of the call, equal for `Tool.assess` and for each attempt to run it.
+
+        Empty for a call that a program makes without a runner, and where a participant only asks
+        what a call would do: the call that may follow has another context.
+        """
+        return self._run.call_id
+
+    @property
     def patterns(self) -> tuple[str, ...]:
         """The patterns of rules that `Tool.assess` is asked about; for tools that forward."""
         return self._run.patterns

@@ -16,8 +16,10 @@ if TYPE_CHECKING:  # what type checkers read; `as` makes a name public for them
     from toolbus.turns.parking import ParkedUse as ParkedUse
     from toolbus.turns.terminal_approvals import approve_in_terminal as approve_in_terminal
     from toolbus.turns.terminal_questions import answer_in_terminal as answer_in_terminal
+    from toolbus.turns.tool_groups import ScriptResult as ScriptResult
     from toolbus.turns.tool_groups import SkillEntry as SkillEntry
     from toolbus.turns.tool_groups import SkillListing as SkillListing
+    from toolbus.turns.tool_groups import SkillRunner as SkillRunner
     from toolbus.turns.tool_groups import SkillText as SkillText
     from toolbus.turns.tool_groups import ToolGroup as ToolGroup
     from toolbus.turns.tool_groups import skill_viewer as skill_viewer

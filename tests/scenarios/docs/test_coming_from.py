@@ -19,7 +19,7 @@ PLACES = (
     *(f"_toolkits.{each}" for each in ("files", "mcp", "openapi", "shell", "skills")),
 )
 MODULES = [import_module(f"toolbus{each}") for each in (*PLACES, "_toolkits.guards")]
-MODULES.append(import_module("toolbus_toolkits.credentials"))
+MODULES += map(import_module, ("toolbus_toolkits.credentials", "toolbus_toolkits.sandbox"))
 ROW = re.compile(r"^\| .+ \| (.+) \|$", re.MULTILINE)
 NAME = re.compile(r"`([A-Z]\w+)(?:\.(\w+))?(?:\((.*?)\))?(?:\[T\])?`")
 

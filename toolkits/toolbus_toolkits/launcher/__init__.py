@@ -2,8 +2,8 @@
 
 They get the variables that they need and no others: nothing of the host's settings, tokens and keys
 reaches them unless somebody names it. Each is the leader of a process group of its own. Limits are
-those of the operating system (setrlimit); they keep a faulty program in bounds and are no sandbox:
-it may read and write what its user may.
+those of the operating system (setrlimit); they keep a faulty program in bounds, and it may read and
+write what its user may. A sandbox (`toolbus_toolkits.sandbox`) keeps it to what its config names.
 
 - `launch` is for a program that serves for long (an MCP server). It is asked to end, and its group
   ends with it; what has left the group goes on.

@@ -15,6 +15,7 @@ from toolbus_toolkits.launcher.process import (
     StartedProcess,
     to_the_end,
 )
+from toolbus_toolkits.sandbox import Backend, SandboxConfig
 
 __all__ = ["RunningCommand", "run_command", "start_command"]
 
@@ -38,8 +39,24 @@ class RunningCommand:
 
     @property
     def returncode(self) -> int | None:
-        """Its exit status, negative for a signal; None while it runs."""
+        """Its exit status, negative for a signal; None while it runs.
+
+        In a sandbox of bubblewrap or docker a signal that ended the command itself is 128 and more,
+        as shells have it.
+        """
         return self._process.returncode
+
+    @property
+    def confined_by(self) -> Backend | None:
+        """What confines it; None without a sandbox. `subprocess` only sets limits."""
+        confined = self._process.confined
+        return None if confined is None else confined.backend
+
+    @property
+    def is_protected(self) -> bool:
+        """Whether secrets and settings in its folders are kept from it: see `SandboxConfig`."""
+        confined = self._process.confined
+        return confined is not None and confined.is_protected
 
     async def wait(self) -> int:
         """Wait until it has ended, its output was read, and nothing of it is left.
@@ -109,6 +126,7 @@ async def start_command(  # noqa: PLR0913 - what a process gets
     limits: ProgramLimits = _DEFAULT_LIMITS,
     stdin: bool = False,
     descriptors: Sequence[int] = (),
+    sandbox: SandboxConfig | None = None,
 ) -> RunningCommand:
     """Start a command; it ends with this process, if nothing ends it before.
 
@@ -121,6 +139,7 @@ async def start_command(  # noqa: PLR0913 - what a process gets
         limits: What it, and each process that it starts, may use.
         stdin: Whether it has an input; else it is empty.
         descriptors: Those of this process that it gets, by the same numbers.
+        sandbox: What it may reach; all that its user may if None.
 
     Raises:
         LaunchFailed: It cannot be started; the message says what to do and shows no argument.
@@ -130,7 +149,14 @@ async def start_command(  # noqa: PLR0913 - what a process gets
         if data:
             on_output(name, data)
 
-    program = Program(argv[0], argv[1:], cwd=Path(cwd), limits=limits, descriptors=descriptors)
+    program = Program(
+        argv[0],
+        argv[1:],
+        cwd=Path(cwd),
+        limits=limits,
+        descriptors=descriptors,
+        sandbox=sandbox,
+    )
     return RunningCommand(
         await StartedProcess.start(program, env, "command", on_output=receive, has_stdin=stdin)
     )
@@ -146,6 +172,7 @@ async def run_command(  # noqa: PLR0913 - as `start_command`
     limits: ProgramLimits = _DEFAULT_LIMITS,
     stdin: bool = False,
     descriptors: Sequence[int] = (),
+    sandbox: SandboxConfig | None = None,
 ) -> AsyncIterator[RunningCommand]:
     """Run a command as `start_command` does; everything of it has ended with the block."""
     command = await start_command(
@@ -156,6 +183,7 @@ async def run_command(  # noqa: PLR0913 - as `start_command`
         limits=limits,
         stdin=stdin,
         descriptors=descriptors,
+        sandbox=sandbox,
     )
     try:
         yield command

@@ -18,9 +18,16 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from toolbus.bounded_logging import bounded_logger
+from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus_toolkits.launcher.host_watch import HOST_WATCH, Kind
 from toolbus_toolkits.launcher.marks import MARKS
+from toolbus_toolkits.sandbox import (
+    ConfinedStart,
+    SandboxConfig,
+    SandboxUnavailable,
+    confined_command,
+)
 
 __all__ = [
     "PIPE_BYTES",
@@ -54,6 +61,8 @@ PipeName: TypeAlias = Literal["stdout", "stderr"]
 OnOutput: TypeAlias = Callable[[PipeName, bytes], None]
 
 _logger = bounded_logger(__name__)
+_THREADS = WorkerThreads("starts of confined programs", 8)
+"""A start looks through folders for secrets, and the first one of a config probes."""
 
 
 class LaunchFailed(OSError):
@@ -117,6 +126,8 @@ class Program:
     limits: ProgramLimits = ProgramLimits()
     descriptors: Sequence[int] = ()
     """Descriptors of this process that it gets, by the same numbers; the others are closed."""
+    sandbox: SandboxConfig | None = None
+    """What it may reach; all that its user may if None. Without `cwd` it then starts in `/`."""
 
 
 class OutputPipe(asyncio.ReadTransport):
@@ -207,7 +218,13 @@ class StartedProcess:
     the group: then `closed` is set. No task does this, so that no cancellation prevents it.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], mark: int | None, on_output: OnOutput):
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        mark: int | None,
+        on_output: OnOutput,
+        confined: ConfinedStart | None,
+    ) -> None:
         self.pid = process.pid
         self.returncode: int | None = None
         self.ended = asyncio.Event()
@@ -215,6 +232,8 @@ class StartedProcess:
         self.closed = asyncio.Event()
         """Set when nothing of it is left, and its output was read."""
         self.stdin: asyncio.StreamWriter | None = None
+        self.confined = confined
+        """What confines it, if anything does."""
         self._mark = mark
         self._started_at = time.monotonic()
         self._host = os.getpid()
@@ -233,6 +252,8 @@ class StartedProcess:
         self._unread = 2
         self.stdout = OutputPipe(process.stdout, lambda data: self._receive("stdout", data))
         self.stderr = OutputPipe(process.stderr, lambda data: self._receive("stderr", data))
+        if confined is not None and confined.ready is not None:
+            self._loop.add_reader(confined.ready, self._on_ready)
 
     @classmethod
     async def start(
@@ -256,41 +277,28 @@ class StartedProcess:
         Raises:
             LaunchFailed: It cannot be started; the message says what to do and shows no argument.
         """
-        path = _find(program, environment)
+        confined = await _confined(program, environment)
+        if confined is not None:
+            argv, environment = confined.argv, confined.environment
+        else:
+            argv = [_find(program, environment), *program.args]
         mark = MARKS.new() if kind == "command" else None
         # /bin/sh may drop variables whose names it cannot use: then the program is started at once,
-        # and marked a moment later.
-        is_held = mark is not None and all(
+        # and marked a moment later. A program is held only in a sandbox, which may start others
+        # before it: limits that come later would not be theirs.
+        is_held = (mark or confined) is not None and all(
             name.isidentifier() and name.isascii() for name in environment
         )
-        argv = [path, *program.args]
         if is_held:
             script = _AT_THE_DOOR if has_stdin else f"{_AT_THE_DOOR} </dev/null"
             argv = [_SHELL, "-c", script, "sh", *argv]
-        try:
-            # As asyncio does, this waits for a millisecond until the program is executed.
-            popen = subprocess.Popen(  # noqa: ASYNC220
-                argv,
-                stdin=subprocess.PIPE if has_stdin or is_held else subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                env=environment,
-                cwd=program.cwd,
-                pass_fds=program.descriptors,
-                start_new_session=True,
-            )
-        except (OSError, ValueError) as error:
-            text = getattr(error, "strerror", None) or str(error)
-            raise LaunchFailed(
-                f"cannot start {one_line(program.command, SHOWN_CHARS)}: {text}"
-            ) from None
+        popen = _spawn(program, confined, argv, environment, has_stdin=has_stdin or is_held)
         popen.returncode = 0  # it is waited for here, and never by Popen
         HOST_WATCH.add(popen.pid, kind)
         if mark is not None:
             MARKS.set(popen.pid, mark)
         program.limits.apply(popen.pid)
-        started = cls(popen, mark, on_output)
+        started = cls(popen, mark, on_output, confined)
         try:
             if is_held and popen.stdin is not None:
                 with contextlib.suppress(OSError):  # it was killed
@@ -314,9 +322,21 @@ class StartedProcess:
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to its group, unless nothing of it is left."""
         # A forked child has a copy of this object, whose methods run where its frames are cleared.
-        if not self._is_over and self._host == os.getpid():
-            with contextlib.suppress(ProcessLookupError, PermissionError):
+        if self._is_over or self._host != os.getpid():
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if number == signal.SIGKILL or not self._is_in_namespace:
                 os.killpg(self.pid, number)
+                return
+            # The first two of the group are bubblewrap: with one of them all would end at once.
+            for first in _children(self.pid):
+                for pid in _descendants(first):
+                    if os.getpgid(pid) == self.pid:
+                        os.kill(pid, number)
+
+    @property
+    def _is_in_namespace(self) -> bool:
+        return self.confined is not None and self.confined.backend == "bubblewrap"
 
     def kill(self) -> None:
         """Kill its group and what has left it, without waiting; what it wrote is still read.
@@ -462,7 +482,19 @@ class StartedProcess:
     def _close(self) -> None:
         if self._rest is not None:
             self._rest.cancel()
-        self.closed.set()
+        if self.confined is None:
+            self.closed.set()
+            return
+        self._on_ready()
+        # On a thread: it removes the files that the program left in its own folder.
+        cleaning = self._loop.create_task(_THREADS.finish(self.confined.end))
+        cleaning.add_done_callback(lambda _: self.closed.set())
+
+    def _on_ready(self) -> None:
+        if self.confined is not None:
+            if self.confined.ready is not None:
+                self._loop.remove_reader(self.confined.ready)
+            self.confined.set_up()
 
 
 async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
@@ -486,14 +518,89 @@ def _pidfd(pid: int) -> int | None:
         return None
 
 
+def _children(pid: int) -> list[int]:
+    try:
+        return [
+            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
+    except OSError:  # it has ended
+        return []
+
+
+def _descendants(pid: int) -> list[int]:
+    found = _children(pid)
+    for child in found:  # grows while it is gone over
+        found += _children(child)
+    return found
+
+
+def _spawn(
+    program: Program,
+    confined: ConfinedStart | None,
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    has_stdin: bool,
+) -> subprocess.Popen[bytes]:
+    """Start a process, and close here what it got of its sandbox. Raises `LaunchFailed`."""
+    try:
+        # As asyncio does, this waits for a millisecond until the program is executed.
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.PIPE if has_stdin else subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            env=environment,
+            cwd=program.cwd if confined is None else confined.cwd,
+            pass_fds=(*program.descriptors, *(confined.descriptors if confined else ())),
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        if confined is not None:
+            confined.end()
+        raise _cannot_start(program, getattr(error, "strerror", None) or str(error)) from None
+    if confined is not None:
+        confined.close_descriptors()
+        try:
+            confined.add(process.pid)
+        except OSError as error:  # its control group has gone
+            process.kill()
+            process.communicate()
+            confined.end()
+            raise _cannot_start(program, str(error)) from None
+    return process
+
+
+async def _confined(program: Program, environment: Mapping[str, str]) -> ConfinedStart | None:
+    """Return what starts a program in its sandbox; None if it has none. Raises `LaunchFailed`."""
+    sandbox = program.sandbox
+    if sandbox is None:
+        return None
+    # The programs of a container are not those of this machine.
+    path = program.command if sandbox.backend == "docker" else _find(program, environment)
+    argv = (path, *program.args)
+    try:
+        return await _THREADS.run(
+            confined_command, sandbox, argv, environment, program.cwd, undo=ConfinedStart.end
+        )
+    except SandboxUnavailable as error:
+        raise _cannot_start(program, str(error)) from None
+
+
+def _cannot_start(program: Program, why: str) -> LaunchFailed:
+    return LaunchFailed(f"cannot start {one_line(program.command, SHOWN_CHARS)}: {why}")
+
+
 def _find(program: Program, environment: Mapping[str, str]) -> str:
     command = program.command
-    failed = f"cannot start {one_line(command, SHOWN_CHARS)}: there is no"
     if program.cwd is not None and not program.cwd.is_dir():
-        raise LaunchFailed(f"{failed} folder {one_line(str(program.cwd), SHOWN_CHARS)}")
+        raise _cannot_start(
+            program, f"there is no folder {one_line(str(program.cwd), SHOWN_CHARS)}"
+        )
     found = shutil.which(command, path=environment.get("PATH"))
     if found is None:
         has_arguments = len(command.split()) > 1 and shutil.which(command.split()[0]) is not None
         hint = "write its arguments in args" if has_arguments else "install it, or name its path"
-        raise LaunchFailed(f"{failed} such program in PATH; {hint}")
+        raise _cannot_start(program, f"there is no such program in PATH; {hint}")
     return found

@@ -22,6 +22,7 @@ from toolbus_toolkits.launcher.process import (
     StartedProcess,
     to_the_end,
 )
+from toolbus_toolkits.sandbox import Backend
 
 __all__ = ["INHERITED", "RunningProgram", "launch", "program_environment"]
 
@@ -95,6 +96,18 @@ class RunningProgram:
     def returncode(self) -> int | None:
         """Its exit status, negative for a signal; None while it runs."""
         return self._started.returncode
+
+    @property
+    def confined_by(self) -> Backend | None:
+        """What confines it; None without a sandbox. `subprocess` only sets limits."""
+        confined = self._started.confined
+        return None if confined is None else confined.backend
+
+    @property
+    def is_protected(self) -> bool:
+        """Whether secrets and settings in its folders are kept from it: see `SandboxConfig`."""
+        confined = self._started.confined
+        return confined is not None and confined.is_protected
 
     @property
     def last_lines(self) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, ValidationInfo, field_validator
 
 import toolbus.telemetry.variables  # noqa: F401 - before the MCP SDK reads its variables
 from toolbus import OperatorOnly, Toolkit
@@ -29,6 +29,7 @@ from toolbus_toolkits.mcp.hub_tools import McpToolkit
 from toolbus_toolkits.mcp.server import McpServer
 from toolbus_toolkits.mcp.transports import ServerAccess
 from toolbus_toolkits.network import AddressPolicy
+from toolbus_toolkits.sandbox import SandboxConfig, backend_for, read_sandbox
 
 __all__ = [
     "McpBuilder",
@@ -61,6 +62,26 @@ class McpConfig(BaseModel, frozen=True, extra="forbid"):
     allow_private: Annotated[bool, OperatorOnly] = Field(
         False, description="Whether addresses of private networks and of this machine are allowed."
     )
+    sandbox: Annotated[SandboxConfig | str | None, OperatorOnly] = Field(
+        None,
+        description="What confines started servers whose entries do not say it: auto, bubblewrap,"
+        " landlock, or a sandbox as JSON.",
+    )
+    network: Annotated[bool, OperatorOnly] = Field(
+        False, description="Whether servers in this sandbox may use the network."
+    )
+
+    @field_validator("sandbox", mode="before")
+    @classmethod
+    def _must_be_a_sandbox(cls, sandbox: object) -> SandboxConfig | None:
+        return None if sandbox is None else read_sandbox(sandbox)
+
+    @field_validator("network")
+    @classmethod
+    def _must_have_a_sandbox(cls, network: bool, others: ValidationInfo) -> bool:
+        if network and others.data.get("sandbox", "") is None:
+            raise ValueError("without a sandbox they may use it")
+        return network
 
     @field_validator("config")
     @classmethod
@@ -83,6 +104,11 @@ def mcp(config: McpConfig = _DEFAULT) -> Toolkit:
     tools. Raises `ValueError` for a file that is no configuration of servers.
     """
     policy = AddressPolicy(config.allow_hosts, config.allow_private)
-    access = ServerAccess(policy, CredentialResolver(CredentialStore.open()))
+    sandbox = None if config.sandbox is None else read_sandbox(config.sandbox)
+    if sandbox is not None:
+        if config.network:
+            sandbox = sandbox.model_copy(update={"network": True})
+        backend_for(sandbox)  # so that no host starts that could start no server
+    access = ServerAccess(policy, CredentialResolver(CredentialStore.open()), sandbox)
     hub = McpHub.from_config(config.config, access=access)
     return McpToolkit(hub, config.allow_import)

@@ -32,6 +32,7 @@ from toolbus_toolkits.mcp.entry_keys import (
 )
 from toolbus_toolkits.mcp.names import toolkit_name
 from toolbus_toolkits.mcp.variables import MAX_FILE_BYTES, FileContext, filled_in
+from toolbus_toolkits.sandbox import SandboxConfig
 
 __all__ = [
     "HOME_FILE",
@@ -117,6 +118,8 @@ class ServerEntry(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=T
     trusted: bool = False
     """Whether the hints that the server gives of its tools count as flags. Of a file only where an
     operator names it: see `FileContext.may_trust`."""
+    sandbox: SandboxConfig | None = None
+    """What a started program may reach; None leaves that to `ServerAccess.sandbox`."""
 
     @model_validator(mode="before")
     @classmethod
@@ -140,6 +143,8 @@ class ServerEntry(BaseModel, frozen=True, extra="forbid", hide_input_in_errors=T
             raise ValueError("only env and headers may refer to credentials: others see the rest")
         if self.transport == "stdio" and not self.stateful:
             raise ValueError("a started program serves all calls: stateful must be true")
+        if self.transport != "stdio" and self.sandbox is not None:
+            raise ValueError("sandbox is for a command: nothing here confines a server with a url")
         return self
 
     def shows(self, tool: str) -> bool:

@@ -46,6 +46,7 @@ from toolbus_toolkits.mcp.messages import (
 )
 from toolbus_toolkits.mcp.transports import Link, ServerAccess, open_link
 from toolbus_toolkits.network import host_text
+from toolbus_toolkits.sandbox import Backend, summary
 
 __all__ = ["ConnectionState", "ServerConnection", "first_of"]
 
@@ -124,6 +125,7 @@ class ServerConnection:
         self._has_answered = False
         self._client: Client | None = None
         self._link: Link | None = None
+        self._shown_backend: Backend | None = None
         self.begin()
 
     def begin(self) -> None:
@@ -136,6 +138,13 @@ class ServerConnection:
         self._broken = asyncio.Event()  # a call without a session of its own found the server back
         self._wanted = asyncio.Event()  # somebody waits for the next attempt to connect
         self._tried = asyncio.Event()  # an attempt has ended
+
+    @property
+    def confined_by(self) -> Backend | None:
+        """What confines the program that is connected; None if nothing does."""
+        if self._link is None or self.state != "connected":
+            return None
+        return self._link.confined_by
 
     async def tried(self) -> None:
         """Wait until it was connected, or has failed, once."""
@@ -208,6 +217,10 @@ class ServerConnection:
             self.state = "connected"
             self.reason = ""
             self._logged = ""
+            if self.confined_by not in (None, self._shown_backend):
+                self._shown_backend = self.confined_by  # once, and not at each connection
+                words = summary(self.confined_by)
+                _logger.warning("MCP server %s: %s", self.name, words)
             if self._entry.stateful:
                 self._client = client
             stack.callback(self._disconnected)

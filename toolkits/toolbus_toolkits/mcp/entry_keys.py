@@ -17,6 +17,8 @@ from fnmatch import translate
 from functools import lru_cache
 from typing import Any, TypeAlias
 
+from toolbus_toolkits.sandbox import SandboxConfig
+
 __all__ = [
     "MAX_S",
     "denied_in",
@@ -56,6 +58,7 @@ _FIELDS: Mapping[str, str] = {
     "stateful": "stateful",
     "memory_mb": "memorymb",
     "trusted": "trusted",
+    "sandbox": "sandbox",
     "enabled_tools": (
         rf"(?:{_ALLOW}|available|permitted)tool(?:s|names)|"
         "tools?(?:allowlist|whitelist|include)"
@@ -171,6 +174,7 @@ def read_entry(data: object) -> tuple[dict[str, Any], list[str]]:
     if found["trusted"]:
         # All spellings have to say it: one that denies it was written by somebody too.
         fields["trusted"] = all(_boolean(key, value) for key, value in found["trusted"])
+    fields |= _sandbox(found["sandbox"])
     _judge(unknown, "", warnings)
     return fields, warnings
 
@@ -435,6 +439,24 @@ def _read_tools(
             _judge(unknown, f"{path}{name}.", warnings)
         elif rule is not None:
             raise ValueError(f"{path}{name} is not understood here")
+
+
+def _sandbox(pairs: _Pairs) -> dict[str, Any]:
+    """Return the field `sandbox` as the fields of a `SandboxConfig`; empty if there is none."""
+    names = {plain_key(name): name for name in SandboxConfig.model_fields}
+    if len(pairs) > 1:
+        raise ValueError(f'has both "{pairs[0][0]}" and "{pairs[1][0]}"')
+    for key, value in pairs:
+        if isinstance(value, Mapping):
+            given = {names.get(plain_key(str(name)), name): inner for name, inner in value.items()}
+            if len(given) < len(value):
+                raise ValueError(f"{key} has a key twice")
+            return {"sandbox": given}
+        if value is True or isinstance(value, str):
+            return {"sandbox": {"backend": "auto" if value is True else value}}
+        if value is not False:
+            raise ValueError(f"{key} must be an object, or the name of a backend such as auto")
+    return {}
 
 
 def _boolean(key: str, value: object) -> bool:

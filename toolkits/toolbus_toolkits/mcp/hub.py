@@ -112,7 +112,7 @@ class McpHub:
             raise ValueError(
                 "there is no file of MCP servers here or at home: name one with --config"
             )
-        access = (access or ServerAccess()).without_credentials()
+        access = (access or ServerAccess()).for_others()
         return cls.from_files(_read_usable(found), access=access)
 
     @classmethod
@@ -139,6 +139,13 @@ class McpHub:
             skipped += file.skipped
             for warning in file.warnings:
                 _logger.warning("%s", warning)
+        servers = []
+        for name, entry in entries.items():
+            try:
+                servers.append(McpServer.from_entry(name, entry, access))
+            except ValueError as error:
+                source = next(file.source for file in files if name in file.servers)
+                skipped.append(SkippedEntry(name, str(error), source, entry.shared_with))
         for left_out in skipped:
             _logger.warning(
                 "MCP server %s is not used: %s: %s", left_out.name, left_out.source, left_out.reason
@@ -146,7 +153,6 @@ class McpHub:
         if not entries:
             read = ", ".join(file.source for file in files)
             _logger.warning("no MCP server is configured: %s", read)
-        servers = [McpServer.from_entry(name, entry, access) for name, entry in entries.items()]
         return cls(servers, access=access, skipped=skipped)
 
     @property
@@ -215,10 +221,13 @@ class McpHub:
     async def add(self, name: str, entry: ServerEntry) -> McpServer:
         """Add a server, connect to it, and host it where the others are hosted.
 
-        It waits until the server is connected or has failed once. Raises `AlreadyExists` for a
-        name that is taken.
+        It waits until the server is connected or has failed once.
+
+        Raises:
+            AlreadyExists: The name is taken.
+            ValueError: Its sandbox would replace the one of this host.
         """
-        server = McpServer.from_entry(name, entry, self.access.without_credentials())
+        server = McpServer.from_entry(name, entry, self.access.for_others())
         if server.name in self._servers:
             raise AlreadyExists(f"there is an MCP server {server.name} already")
         self._servers[server.name] = server

@@ -199,7 +199,8 @@ class _List(_HubTool):
         """Return `{"servers": [{name, state, reason, tools: [{name, description}], ...}]}`.
 
         A server has `left_out` too, tools that cannot be hosted, and `unchecked`, parts of schemas
-        that the server alone checks: `[{name, reason}]`. Beside the servers are the entries that
+        that the server alone checks: `[{name, reason}]`. One that is confined has `sandbox`, the
+        backend that confines it. Beside the servers are the entries that
         are not used: `{"skipped": [{name, reason}]}`.
         """
         described = []
@@ -375,6 +376,12 @@ class _Import(_Importing):
             raise context.refuse(error) from None
         except ValueError as error:
             raise context.refuse(_invalid("/servers", str(error))) from None
+        access = self._hub.access.for_others()
+        for name, entry in found.servers.items():
+            try:
+                access.confined(name, entry)
+            except ValueError as error:
+                raise context.refuse(_invalid(f"/servers/{name}", str(error))) from None
         taken = [name for name in found.servers if self._hub.server(name) is not None]
         if taken:
             text = f"there is an MCP server {taken[0]} already"
@@ -410,6 +417,8 @@ def _description(
         "left_out": [],
         "unchecked": [],
     }
+    if server.confined_by is not None:
+        described["sandbox"] = server.confined_by
     if shown is not None:
         for tool in shown.tools:
             summary = one_line(tool.description.strip().partition("\n")[0], _SUMMARY)

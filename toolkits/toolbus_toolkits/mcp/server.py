@@ -30,6 +30,7 @@ from toolbus_toolkits.mcp.tools import (
     tools_of,
 )
 from toolbus_toolkits.mcp.transports import ServerAccess
+from toolbus_toolkits.sandbox import Backend
 
 __all__ = ["McpServer"]
 
@@ -61,8 +62,8 @@ class McpServer:
         headers: HTTP headers for the address.
         transport: "stdio", "streamable_http" or "sse"; by default as command and address say.
         access: Which addresses may be reached, and the credentials.
-        options: Further fields of `ServerEntry`, such as `enabled_tools`, `timeout_s` and
-            `trusted`.
+        options: Further fields of `ServerEntry`, such as `enabled_tools`, `timeout_s`, `trusted`
+            and `sandbox`.
 
     Raises `ValidationError` for an entry that is not valid.
     """
@@ -96,14 +97,14 @@ class McpServer:
 
     @classmethod
     def from_entry(cls, name: str, entry: ServerEntry, access: ServerAccess) -> Self:
-        """Make a server from an entry of a file."""
+        """Make a server from an entry of a file. Raises `ValueError` as `access.confined` does."""
         made = cls.__new__(cls)
         made._set(name, entry, access)
         return made
 
     def _set(self, name: str, entry: ServerEntry, access: ServerAccess) -> None:
         self.name: str = toolkit_name(name)
-        self.entry: ServerEntry = entry
+        self.entry: ServerEntry = access.confined(self.name, entry)
         self._access = access
         self._listed: tuple[list[types.Tool], list[Omission]] | None = None
         self._made: ListedTools | None = None
@@ -115,7 +116,7 @@ class McpServer:
         """Set with each new definition of the toolkit; the task that waits for it clears it."""
         self.hosted: asyncio.Event = asyncio.Event()
         """Set while a hub hosts the toolkit in a room."""
-        self._connection = ServerConnection(self.name, entry, access, self._receive)
+        self._connection = ServerConnection(self.name, self.entry, access, self._receive)
 
     @property
     def state(self) -> ConnectionState:
@@ -126,6 +127,11 @@ class McpServer:
     def reason(self) -> str:
         """Why it is not connected; empty if it is."""
         return self._connection.reason
+
+    @property
+    def confined_by(self) -> Backend | None:
+        """What confines its program while it is connected; None for one that nothing confines."""
+        return self._connection.confined_by
 
     @property
     def has_toolkit(self) -> bool:

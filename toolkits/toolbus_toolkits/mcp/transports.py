@@ -40,6 +40,7 @@ from toolbus_toolkits.mcp.messages import (
     read_messages,
 )
 from toolbus_toolkits.network import AddressPolicy, http_client
+from toolbus_toolkits.sandbox import Backend, SandboxConfig, SandboxPolicy
 
 __all__ = ["Link", "ServerAccess", "open_link", "stdio_streams"]
 
@@ -55,10 +56,40 @@ class ServerAccess:
     """Which addresses may be reached."""
     credentials: CredentialSource = field(default_factory=partial(CredentialResolver, None))
     """For entries of files that the operator named."""
+    sandbox: SandboxConfig | SandboxPolicy | None = None
+    """What started programs may reach whose entries do not say it; all that their user may if None.
+    Of a policy, `recommend_program` is asked with the name of the server."""
+    is_for_operator: bool = True
+    """Whether the operator wrote the entries, so that their own sandboxes replace this one."""
 
-    def without_credentials(self) -> ServerAccess:
-        """Return the same for entries of others."""
-        return ServerAccess(self.policy)
+    def for_others(self) -> ServerAccess:
+        """Return the same for entries of others: they get no credentials, and no wider sandbox."""
+        return ServerAccess(self.policy, sandbox=self.sandbox, is_for_operator=False)
+
+    def confined(self, name: str, entry: ServerEntry) -> ServerEntry:
+        """Return an entry with the sandbox that it is started in.
+
+        Args:
+            name: That of the server.
+            entry: Its entry; one with an address stays as it is.
+
+        Raises `ValueError` if its own sandbox would replace that of the operator, and for a policy
+        that one program cannot hold.
+        """
+        if entry.command is None or self.sandbox is None:
+            return entry
+        if entry.sandbox is not None:
+            if self.is_for_operator:
+                return entry
+            raise ValueError(
+                "its sandbox cannot replace the one of this host: take it out, or name the file"
+                " with --config"
+            )
+        if isinstance(self.sandbox, SandboxConfig):
+            return entry.model_copy(update={"sandbox": self.sandbox})
+        config, max_s = self.sandbox.recommend_program(name)
+        timeout_s = entry.timeout_s if max_s is None else min(entry.timeout_s, max_s)
+        return entry.model_copy(update={"sandbox": config, "timeout_s": timeout_s})
 
     def redact(self, text: str) -> str:
         """Return a text without the credentials that were given out."""
@@ -73,6 +104,11 @@ class Link:
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when it is known that nothing more comes from the server."""
     program: RunningProgram | None = None
+
+    @property
+    def confined_by(self) -> Backend | None:
+        """What confines the program; None without a sandbox, and for an address."""
+        return None if self.program is None else self.program.confined_by
 
     async def explain(self) -> None:
         """Wait a moment until it is known whether, and how, a program ended."""
@@ -146,6 +182,7 @@ def _program(entry: ServerEntry, access: ServerAccess) -> Program:
         },
         entry.cwd and expanded(entry.cwd),
         ProgramLimits(memory_bytes=entry.memory_mb and entry.memory_mb * 1024 * 1024),
+        sandbox=entry.sandbox,
     )
 
 

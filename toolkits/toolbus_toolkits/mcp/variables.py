@@ -70,6 +70,13 @@ def filled_in(fields: Mapping[str, Any], context: FileContext) -> dict[str, Any]
         }
     if isinstance(found.get("cwd"), str) and context.folder is not None:
         found["cwd"] = str(context.folder / found["cwd"])
+    if isinstance(found.get("sandbox"), Mapping):
+        found["sandbox"] = {
+            key: [_path(item, context) for item in value]
+            if key in ("write", "read", "hide") and isinstance(value, list)
+            else value
+            for key, value in found["sandbox"].items()
+        }
     if (files := found.pop("env_file", None)) is not None:
         read = _read_env_files(files if isinstance(files, list) else [files], context)
         found["env"] = read | found.get("env", {})
@@ -175,6 +182,14 @@ def _shown(inner: str) -> str:
 
 def _escaped(value: str) -> str:
     return value.replace("${cred:", "$${cred:")
+
+
+def _path(value: object, context: FileContext) -> object:
+    """Return a path with its variables filled in, which begins where those of the file do."""
+    if not isinstance(value, str):
+        return value
+    path = _at_home(_fill(value, context))
+    return path if context.folder is None else str(context.folder / path)
 
 
 def _at_home(text: str) -> str:

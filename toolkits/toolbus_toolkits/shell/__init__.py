@@ -5,7 +5,8 @@ policy judge it. `reading` reads the line as bash does, `commands` says what eac
 does, and `assessing` makes one `Assessment` of that, with `workspace` for the paths. Then the line
 runs as `bash --noprofile --norc -c LINE`, started by `launcher`; what it writes is kept in `jobs`.
 
-Reading a command is no sandbox: what runs may do whatever its user may.
+Reading a command is no sandbox: what runs may do whatever its user may, unless the toolkit has one.
+Then `confining` says what each command may reach, and which judgements count on that.
 """
 
 from __future__ import annotations
@@ -20,12 +21,14 @@ from typing import TYPE_CHECKING, Any
 from toolbus import Toolkit
 from toolbus.bounded_logging import bounded_logger
 from toolbus.public_names import missing
+from toolbus_toolkits.sandbox import SandboxConfig, summary
 from toolbus_toolkits.shell.config import ShellConfig
 from toolbus_toolkits.workspace import Roots
 
 try:
     from toolbus_toolkits.shell.tools import (
         CommandResult,
+        ConfinedResult,
         JobInfo,
         JobPage,
         ShellTools,
@@ -41,7 +44,16 @@ except ModuleNotFoundError as error:
 if TYPE_CHECKING:
     from toolbus import Middleware, Permissions, Records
 
-__all__ = ["CommandResult", "JobInfo", "JobPage", "Shell", "ShellConfig", "WriteResult", "shell"]
+__all__ = [
+    "CommandResult",
+    "ConfinedResult",
+    "JobInfo",
+    "JobPage",
+    "Shell",
+    "ShellConfig",
+    "WriteResult",
+    "shell",
+]
 
 _logger = bounded_logger(__name__)
 
@@ -62,6 +74,9 @@ class Shell(Toolkit):
         keep: Keep the directory and the exported variables between calls of a caller.
         env: Variables that commands get, beside PATH, HOME and such.
         inherit: Names of variables of this process that commands get, such as `SSH_AUTH_SOCK`.
+        sandbox: What confines commands: a `SandboxConfig`, or the name of a backend, such as
+            "auto". They may change the working directories; without it, what their user may.
+        network: Whether confined commands may use the network.
         additional_dangerous_files: Further files that a person decides about, with `*` and `?`.
         additional_dangerous_directories: Further folders that a person decides about.
         max_jobs: Background jobs of one caller that run at a time.
@@ -74,7 +89,8 @@ class Shell(Toolkit):
         policy: As that of a `Toolkit`. Without one, all its callers may run any command.
 
     Raises `ValueError` if the folder does not exist, for a variable of toolbus, for a limit that is
-    out of range, and where there is no bash.
+    out of range, and where there is no bash. Where nothing confines as `sandbox` asks, it does not
+    start: that is a `SandboxUnavailable`, whose message says what to install or to allow.
     """
 
     def __init__(  # noqa: PLR0913 - a toolkit's options, and those of its config
@@ -84,6 +100,8 @@ class Shell(Toolkit):
         keep: bool = False,
         env: Mapping[str, str] | None = None,
         inherit: Iterable[str] = (),
+        sandbox: SandboxConfig | str | None = None,
+        network: bool = False,
         additional_dangerous_files: Iterable[str] = (),
         additional_dangerous_directories: Iterable[str] = (),
         max_jobs: int = 16,
@@ -101,6 +119,8 @@ class Shell(Toolkit):
             "keep": keep,
             "env": dict(env or {}),
             "inherit": inherit,
+            "sandbox": sandbox,
+            "network": network,
             "additional_dangerous_files": additional_dangerous_files,
             "additional_dangerous_directories": additional_dangerous_directories,
             "max_jobs": max_jobs,
@@ -114,9 +134,11 @@ class Shell(Toolkit):
             if keep
             else "Each call starts a new bash in the same folder: write `cd FOLDER && COMMAND`."
         )
+        tools = ShellTools(config, name)
+        self._sandbox = tools.sandbox
         super().__init__(
             name,
-            ShellTools(config, name).all,
+            tools.all,
             title="Shell",
             description="Runs command lines with bash, in the foreground or as jobs.",
             rules=[
@@ -126,6 +148,7 @@ class Shell(Toolkit):
                 "Where a result has `truncated`, `read` its `job` for the part that is left out.",
                 "Run what does not end by itself, such as a server, with `background`; look at its"
                 " output with `read`, and `stop` it when it is not needed any more.",
+                *_rules_of_sandbox(config.confinement),
             ],
             middlewares=middlewares,
             records=records,
@@ -135,14 +158,30 @@ class Shell(Toolkit):
 
     @asynccontextmanager
     async def hosting(self, room: Any) -> AsyncIterator[None]:
-        """Warn where nothing limits what callers run."""
+        """Say what confines commands, and warn where nothing limits what callers run."""
+        confined = "" if self._sandbox is None else summary(await self._sandbox.probe())
         if not self.policies:
             _logger.warning(
                 "toolkit %s has no policy: whoever may call it runs any command as the user of"
-                " this process; `toolbus host --policy FILE` limits that",
+                " this process%s; `toolbus host --policy FILE` limits that",
                 self.name,
+                f", {confined}" if confined else "",
             )
+        elif confined:
+            _logger.warning("commands of toolkit %s: %s", self.name, confined)
         yield
+
+
+def _rules_of_sandbox(sandbox: SandboxConfig | None) -> list[str]:
+    """Return what a model has to know of the sandbox that its commands run in."""
+    if sandbox is None or sandbox.backend == "subprocess":
+        return []
+    network = "may use the network" if sandbox.network else "have no network"
+    return [
+        f"Commands are confined: they change files in the working directories only, {network}, and"
+        " find the home and `/tmp` empty. `Permission denied` and `Read-only file system` may mean"
+        " that; do not try to get around it, but say what is needed."
+    ]
 
 
 def shell(config: ShellConfig) -> Toolkit:

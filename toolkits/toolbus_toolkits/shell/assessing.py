@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -46,7 +46,7 @@ _ENDS = re.compile(r"[;\n]|\|\||(?<![<>&])&(?![&>])")
 """What ends a list of commands that run only if all before them succeed."""
 
 
-def assess_line(
+def assess_line(  # noqa: PLR0913 - what a line starts with, and what judges it
     line: str,
     *,
     directory: str,
@@ -54,11 +54,19 @@ def assess_line(
     roots: Roots,
     sensitive: SensitivePaths,
     patterns: Sequence[str] = (),
+    keeps_within: Callable[[], bool] | None = None,
 ) -> Assessment:
     """Return what a command line would do, without running it.
 
-    It starts in a directory, with the variables of an environment. The patterns are those of rules
-    that are asked about.
+    Args:
+        line: The line.
+        directory: Where it starts.
+        environment: The variables that it starts with.
+        roots: The working directories.
+        sensitive: Names of secrets and settings.
+        patterns: Those of rules that are asked about.
+        keeps_within: Asked only where it counts: whether a sandbox keeps all changes of the line
+            within the working directories, but for secrets and settings. None if unconfined.
     """
     reading = read_line(line, environment)
     if reading.faults:
@@ -80,7 +88,8 @@ def assess_line(
         matches = _matches(commands, verdicts, patterns)
     except TooManyWords:
         return _unreadable("it has too many words", patterns)
-    return _combined(whole, verdicts, matches, patterns, environment)
+    assessment = _combined(whole, verdicts, matches, patterns, environment)
+    return assessment if keeps_within is None else _confined(assessment, verdicts, keeps_within)
 
 
 def reads_lines(line: str, environment: Mapping[str, str]) -> bool:
@@ -237,6 +246,21 @@ def _combined(
         parts=tuple(dict.fromkeys(parts)) or ((),),
         uncertain=uncertain,
     )
+
+
+def _confined(
+    assessment: Assessment, verdicts: Sequence[Verdict], keeps_within: Callable[[], bool]
+) -> Assessment:
+    """Return what is different in a sandbox: what a program does that is not known."""
+    if assessment.read_only:
+        return assessment
+    # What a line names outside is asked about: it would fail there, and nobody wants that.
+    names_outside = any(verdict.writes_outside or verdict.is_elsewhere for verdict in verdicts)
+    is_within = assessment.within_workdir
+    if not (is_within or assessment.immune or names_outside) and keeps_within():
+        text = f"{assessment.message} It is confined to the working directories, without network."
+        return replace(assessment, within_workdir=True, message=text)
+    return replace(assessment, message=f"{assessment.message} It is confined.")
 
 
 def _certainly_matches(pattern: str, command: SimpleCommand) -> bool:

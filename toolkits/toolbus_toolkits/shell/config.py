@@ -6,13 +6,14 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, Field, field_validator, model_validator
 
 from toolbus import OperatorOnly
 from toolbus.settings import expanded
 from toolbus_toolkits.launcher import ProgramLimits, program_environment
+from toolbus_toolkits.sandbox import SandboxConfig, read_sandbox
 
 __all__ = ["READING", "ShellConfig", "is_harmless", "shell_environment"]
 
@@ -114,6 +115,14 @@ class ShellConfig(BaseModel, frozen=True, extra="forbid"):
     inherit: Annotated[tuple[str, ...], OperatorOnly] = Field(
         (), description="Names of variables of the host that commands get, such as SSH_AUTH_SOCK."
     )
+    sandbox: Annotated[SandboxConfig | str | None, OperatorOnly] = Field(
+        None,
+        description="What confines commands: auto, bubblewrap, landlock, docker, or JSON of a"
+        " SandboxConfig. Without it they may do whatever the user of the host may.",
+    )
+    network: Annotated[bool, OperatorOnly] = Field(
+        False, description="Confined commands may use the network; others always may."
+    )
     additional_dangerous_files: Annotated[tuple[str, ...], OperatorOnly] = Field(
         (), description="Further files that a person decides about, with * and ?."
     )
@@ -156,6 +165,29 @@ class ShellConfig(BaseModel, frozen=True, extra="forbid"):
         if isinstance(given, Mapping) and any("\0" in value for value in given.values()):
             raise ValueError("the value of a variable contains NUL")
         return given
+
+    @field_validator("sandbox", mode="before")
+    @classmethod
+    def _must_be_a_sandbox(cls, sandbox: object) -> SandboxConfig | None:
+        return None if sandbox is None else read_sandbox(sandbox)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        sandbox = self.confinement
+        if sandbox is None and self.network:
+            raise ValueError("network is for confined commands: name a sandbox too")
+        if sandbox is not None:
+            sandbox.with_roots([self.workdir])  # raises where it cannot be given
+        if sandbox is not None and sandbox.backend == "docker" and self.keep:
+            raise ValueError("keep is not supported in docker: use bubblewrap or landlock")
+        return self
+
+    @property
+    def confinement(self) -> SandboxConfig | None:
+        """What commands may reach, without their working directories; None if unconfined."""
+        if not isinstance(self.sandbox, SandboxConfig):  # after validation it is no text
+            return None
+        return self.sandbox.model_copy(update={"network": True}) if self.network else self.sandbox
 
     def limits(self) -> ProgramLimits:
         """Return the limits of each process as the launcher takes them."""

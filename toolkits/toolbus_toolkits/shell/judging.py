@@ -70,6 +70,8 @@ class Verdict:
     """Why a person decides whatever the rules allow; each as a sentence."""
     is_outside: bool = False
     """Whether it changes what is not for sure in a working directory, or is no file command."""
+    writes_outside: bool = False
+    """Whether a file that it names as one that it changes is not for sure in one."""
     is_elsewhere: bool = False
     """Whether it may run in a folder that is not in a working directory: `cd ../other && make`."""
 
@@ -284,7 +286,7 @@ def _judge_written(verdict: Verdict, targets: Iterable[Target], resolver: PathRe
         if reason := resolver.sensitive(target, writes=True):
             verdict.immune.append(reason)
         elif not resolver.is_inside(target) and target.path not in HARMLESS_DEVICES:
-            verdict.is_outside = True
+            verdict.is_outside = verdict.writes_outside = True
 
 
 def _judge_changes(

@@ -12,7 +12,7 @@ import os
 import re
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,6 +41,8 @@ _ESCAPED = {b"a": b"\a", b"b": b"\b", b"E": b"\x1b", b"f": b"\f"}
 _ESCAPED |= {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"v": b"\v"}
 _ESCAPED |= {b"%03o" % code: bytes([code]) for code in range(256)}
 """Of the quotes `$'...'`, which bash writes where a value has control characters."""
+_OF_SANDBOX = ("HOME", "TMPDIR")
+"""Of a confined command they may be folders that end with it."""
 _UNSAVED = READING | {"PWD", "OLDPWD", "SHLVL", "_"}
 """The latter are what each bash sets for itself."""
 
@@ -83,11 +85,15 @@ class ShellSessions:
     Args:
         first: What a first command starts with.
         keep: Whether a next one starts with what the last one ended with; else all are first ones.
+        shows: Whether a confined command can start in a directory; None if they are unconfined.
     """
 
-    def __init__(self, first: ShellState, *, keep: bool) -> None:
+    def __init__(
+        self, first: ShellState, *, keep: bool, shows: Callable[[str], bool] | None = None
+    ) -> None:
         self._first = first
         self._keep = keep
+        self._shows = shows
         self._lock = threading.Lock()  # commands are assessed on other threads than they are run on
         self._by_asker = LastUsed[Asker, _Session](MAX_ASKERS)
         # A disk takes milliseconds to delete a file, in which the event loop would stand still.
@@ -119,9 +125,14 @@ class ShellSessions:
                 text += " variables, since this one was judged: nothing was run, call it again"
                 # Not `retryable`: a client would repeat it by itself, and judge nothing again.
                 raise ToolFailed(text, details={"reason": "changed"})
-            if not os.path.isdir(state.directory):
+            fault = ""
+            if self._shows is not None and not self._shows(state.directory):
+                fault = "is not in the sandbox"  # such as its own /tmp, which has gone
+            elif not os.path.isdir(state.directory):
+                fault = "does not exist any more"
+            if fault:
                 session.state = self._first
-                text = f"the directory {state.directory} does not exist any more: nothing was run,"
+                text = f"the directory {state.directory} {fault}: nothing was run,"
                 text += f" and the next command starts in {self._first.directory}"
                 raise ToolFailed(text, details={"reason": "no_directory"})
             return state
@@ -135,12 +146,15 @@ class ShellSessions:
         if not self._keep:
             yield None
             return
-        descriptor, path = tempfile.mkstemp(prefix="toolbus-shell-", dir=self._folder)
+        if self._shows is None:
+            descriptor, path = tempfile.mkstemp(prefix="toolbus-shell-", dir=self._folder)
+        else:  # where the folder is not seen; the command gets the descriptor
+            descriptor, path = os.memfd_create("toolbus-shell"), ""
         # Only builtins: `env` would cost as much as all the rest of a short command. They are named
         # so, and the file is written by `>|`, whatever functions and options the command has set.
         words = ("pwd -P", "printf '\\0'", "export -p", "printf '\\0'")
         dump = " && ".join(f"builtin {word}" for word in words)
-        into = f">|{quote(path)} 2>&-"
+        into = f">|{quote(path) if path else f'/proc/self/fd/{descriptor}'} 2>&-"
         trap = f"{{ {dump}; }} {into}"
         # It keeps the status of the command. All stands in one line, which bash has read before the
         # command runs, and the command in `eval`, where a quote that is open takes nothing of this.
@@ -150,7 +164,7 @@ class ShellSessions:
             yield StateDump(f'trap {quote(trap)} EXIT; eval "shift; $1\n"; {end}', descriptor)
         finally:
             os.close(descriptor)
-            with suppress(OSError):  # the command has removed it
+            with suppress(OSError):  # there is none, or the command has removed it
                 os.unlink(path)
 
     def save(self, asker: Asker, dump: StateDump) -> list[str]:
@@ -181,6 +195,10 @@ class ShellSessions:
         found |= {name: first[name] for name in first if not _NAME.fullmatch(name)}
         for name in _UNSAVED:
             found.pop(name, None)
+        if self._shows is not None:
+            for name in _OF_SANDBOX:
+                found.pop(name, None)
+            found |= {name: first[name] for name in _OF_SANDBOX if name in first}
         names = (found.keys() | first.keys()) - _UNSAVED
         changed = frozenset(name for name in names if found.get(name) != first.get(name))
         return ShellState(directory, found, changed)

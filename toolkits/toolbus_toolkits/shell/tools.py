@@ -16,15 +16,25 @@ from typing_extensions import TypedDict
 from toolbus import Assessment, FunctionTool, ToolContext, ToolFailed
 from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus_toolkits.callers import Asker, asker_of, seconds_to_answer
-from toolbus_toolkits.launcher import LaunchFailed, run_command, start_command
+from toolbus_toolkits.launcher import LaunchFailed, RunningCommand, run_command, start_command
+from toolbus_toolkits.sandbox import SandboxConfig
 from toolbus_toolkits.shell.assessing import assess_line, reads_lines
 from toolbus_toolkits.shell.config import ShellConfig, is_harmless, shell_environment
+from toolbus_toolkits.shell.confining import CommandSandbox
 from toolbus_toolkits.shell.jobs import MAX_CHARS, Job, Jobs, WrittenLines
 from toolbus_toolkits.shell.reading import MAX_LINE_LENGTH
 from toolbus_toolkits.shell.sessions import ShellSessions, ShellState
 from toolbus_toolkits.workspace import ProgramPaths, Roots, SensitivePaths
 
-__all__ = ["CommandResult", "JobInfo", "JobPage", "ShellTool", "ShellTools", "WriteResult"]
+__all__ = [
+    "CommandResult",
+    "ConfinedResult",
+    "JobInfo",
+    "JobPage",
+    "ShellTool",
+    "ShellTools",
+    "WriteResult",
+]
 
 _MAX_TIMEOUT_S = 600
 """What takes longer is a job: its caller waits for nothing, and its output is read in parts."""
@@ -39,6 +49,8 @@ _PROGRESS_EVERY_S = 0.25
 _MAX_AT_A_TIME = 32
 """Commands in the foreground; each may keep 5 MB of output."""
 
+Command = Annotated[str, Field(min_length=1, max_length=MAX_LINE_LENGTH)]
+Seconds = Annotated[float, Field(gt=0, le=_MAX_TIMEOUT_S)]
 JobId = Annotated[str, Field(min_length=1, max_length=32)]
 
 
@@ -53,6 +65,15 @@ class CommandResult(TypedDict):
     truncated: bool
     """Whether the middle of stdout or stderr is left out; `job` has it."""
     job: str | None
+
+
+class ConfinedResult(CommandResult):
+    """What a confined command did."""
+
+    sandbox: str | None
+    """What confined it; None if its time was over before it was started."""
+    protected: bool
+    """Whether secrets and settings in the working directories were kept from it."""
 
 
 class JobInfo(TypedDict):
@@ -92,7 +113,12 @@ class ShellTool(FunctionTool):
     shell: ShellTools
 
     async def start(self, room: Any) -> None:
-        """Count it: `stop` of the last one ends the jobs."""
+        """Count it: `stop` of the last one ends the jobs.
+
+        Raises `SandboxUnavailable` if nothing confines commands as they have to be.
+        """
+        if self.shell.sandbox is not None:
+            await self.shell.sandbox.probe()
         self.shell.started += 1
 
     async def stop(self) -> None:
@@ -114,7 +140,15 @@ class ShellTools:
         self._bash: tuple[str, ...] = (bash, "--noprofile", "--norc", "-c")
         self._limits = config.limits()
         self._first = ShellState(str(config.workdir), variables)
-        self._sessions = ShellSessions(self._first, keep=config.keep)
+        confinement = config.confinement
+        self.sandbox: CommandSandbox | None = (
+            None if confinement is None else CommandSandbox(confinement, self._first)
+        )
+        """What confines commands, if they have a sandbox."""
+        if confinement is not None and confinement.backend == "docker":
+            self._bash = ("bash", *self._bash[1:])  # that of the image
+        shows = self.sandbox.shows if self.sandbox else None
+        self._sessions = ShellSessions(self._first, keep=config.keep, shows=shows)
         self._dangerous = (
             config.additional_dangerous_files,
             config.additional_dangerous_directories,
@@ -125,7 +159,7 @@ class ShellTools:
         """How many of the tools are started."""
         self.all: list[ShellTool] = [
             ShellTool(
-                self._run,
+                self._run if self.sandbox is None else self._run_confined,
                 name="run",
                 affinity="caller",
                 max_concurrency=_MAX_AT_A_TIME,
@@ -145,8 +179,8 @@ class ShellTools:
     async def _run(
         self,
         context: ToolContext,
-        command: Annotated[str, Field(min_length=1, max_length=MAX_LINE_LENGTH)],
-        timeout_s: Annotated[float, Field(gt=0, le=_MAX_TIMEOUT_S)] = 120,
+        command: Command,
+        timeout_s: Seconds = 120,
         background: bool = False,
     ) -> CommandResult:
         """Run a command line with bash, and return what it wrote.
@@ -161,12 +195,38 @@ class ShellTools:
             timeout_s: Seconds that it may take; not for the background.
             background: Return at once, with a job that goes on: see `read`, `write` and `stop`.
         """
+        return (await self._ran(context, command, timeout_s, background))[0]
+
+    async def _run_confined(
+        self,
+        context: ToolContext,
+        command: Command,
+        timeout_s: Seconds = 120,
+        background: bool = False,
+    ) -> ConfinedResult:
+        result, process = await self._ran(context, command, timeout_s, background)
+        return ConfinedResult(
+            **result,
+            sandbox=None if process is None else process.confined_by,
+            protected=process is not None and process.is_protected,
+        )
+
+    _run_confined.__doc__ = _run.__doc__
+
+    async def _ran(
+        self, context: ToolContext, command: str, timeout_s: float, background: bool
+    ) -> tuple[CommandResult, RunningCommand | None]:
+        """Run a command line; also return its process, if one was started."""
         try:
             _check(command)
             asker = asker_of(context)
             begun = self._sessions.begin(asker, command)
             if background:
-                return await self._run_as_job(context, command, begun)
+                job = await self._run_as_job(context, command, begun)
+                result = CommandResult(
+                    exit=None, stdout="", stderr="", timed_out=False, truncated=False, job=job.id
+                )
+                return result, job.process
             job = Job(command, _MAX_OUTPUT_BYTES)
             seconds = seconds_to_answer(context, timeout_s)
             notes: list[str] = []
@@ -174,12 +234,13 @@ class ShellTools:
                 bash = (*self._bash, command)
                 if dump is not None:
                     bash = (*self._bash, dump.script, self._bash[0], command)
-                timed_out = await self._run_job(context, job, begun, seconds, bash)
+                held = () if dump is None or self.sandbox is None else (dump.descriptor,)
+                timed_out = await self._run_job(context, job, begun, seconds, bash, held)
                 if job.is_killed_for_output:
                     notes.append(f"it was ended: it wrote more than {_MAX_OUTPUT_BYTES:,} bytes")
                 if dump is not None:
                     notes += self._sessions.save(asker, dump)
-            return self._result(asker, job, timed_out, notes)
+            return self._result(asker, job, timed_out, notes), job.process
         except ToolFailed as error:  # all of these come before a command is started
             error.executed = "no"
             context.refuse(error)
@@ -192,6 +253,7 @@ class ShellTools:
         begun: ShellState,
         seconds: float,
         bash: tuple[str, ...],
+        descriptors: tuple[int, ...],
     ) -> bool:
         """Run a command in the foreground; return whether its time has passed."""
         try:
@@ -203,6 +265,8 @@ class ShellTools:
                     cwd=begun.directory,
                     on_output=job.receive,
                     limits=self._limits,
+                    descriptors=descriptors,
+                    sandbox=self._config_for(context),
                 ) as job.process,
             ):
                 context.enter()
@@ -211,12 +275,23 @@ class ShellTools:
             job.close(None)
             return True
         except LaunchFailed as error:
-            raise ToolFailed(str(error)) from None
+            raise self._not_started(context, error) from None
         return False
 
-    async def _run_as_job(
-        self, context: ToolContext, command: str, begun: ShellState
-    ) -> CommandResult:
+    def _config_for(self, context: ToolContext) -> SandboxConfig | None:
+        try:
+            return None if self.sandbox is None else self.sandbox.config_for(context)
+        except ValueError as error:  # such as of a working directory that has gone
+            raise ToolFailed(f"the command cannot be confined: {error}") from None
+
+    def _not_started(self, context: ToolContext, error: LaunchFailed) -> ToolFailed:
+        if self.sandbox is None or not self.sandbox.has_to_keep_within(context):
+            return ToolFailed(str(error))
+        text = f"{error}; it was judged when its sandbox could hold that: nothing was run, call it"
+        # Not `retryable`: a client would repeat it by itself, and judge nothing again.
+        return ToolFailed(f"{text} again", details={"reason": "changed"})
+
+    async def _run_as_job(self, context: ToolContext, command: str, begun: ShellState) -> Job:
         job = Job(command)
         if reads_lines(command, begun.variables):
             job.lines = WrittenLines()
@@ -228,18 +303,17 @@ class ShellTools:
             on_output=job.receive,
             limits=self._limits,
             stdin=True,
+            sandbox=self._config_for(context),
         )
         try:
             await self.jobs.start(asker_of(context), job, start)
         except LaunchFailed as error:
-            raise ToolFailed(str(error)) from None
+            raise self._not_started(context, error) from None
         except asyncio.CancelledError:  # it may have begun
             context.enter()
             raise
         context.enter()
-        return CommandResult(
-            exit=None, stdout="", stderr="", timed_out=False, truncated=False, job=job.id
-        )
+        return job
 
     def _result(self, asker: Asker, job: Job, timed_out: bool, notes: list[str]) -> CommandResult:
         wanted = job.stdout.wanted()
@@ -265,6 +339,10 @@ class ShellTools:
     def _assess_run(self, context: ToolContext, command: str) -> Assessment:
         begun = self._sessions.state_to_assess(asker_of(context), command)
         roots, sensitive = self._paths(context.workdirs)
+        keeps_within = None
+        if self.sandbox is not None and self.sandbox.confines:
+            self.sandbox.begin_judging(context)
+            keeps_within = partial(self.sandbox.keeps_within, context)
         assessment = assess_line(
             command,
             directory=begun.directory,
@@ -272,6 +350,7 @@ class ShellTools:
             roots=roots,
             sensitive=sensitive,
             patterns=context.patterns,
+            keeps_within=keeps_within,
         )
         changed = sorted(name for name in begun.changed if not is_harmless(name))
         if not changed or assessment.behavior == "deny" or assessment.immune:

@@ -1,7 +1,8 @@
 """Skills: folders with a `SKILL.md`, listed for a prompt and read by a model when it needs them.
 
-`scan` finds them, `skill` decides which count, `library` lists them and reads their files; here is
-the factory. Scripts of skills are text: nothing is run.
+`scan` finds them, `skill` decides which count, `library` lists them and reads their files, and
+`running` runs scripts, in a sandbox, of folders that the operator names for that; here is the
+factory.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pydantic import BaseModel, Field, field_validator
 
 from toolbus import OperatorOnly, Toolkit
 from toolbus.settings import expanded
+from toolbus_toolkits.sandbox import SandboxConfig, backend_for, read_sandbox
 from toolbus_toolkits.skills.library import Skills
 from toolbus_toolkits.skills.scan import SkippedSkill
 from toolbus_toolkits.skills.skill import Skill, SkillGate, SkillSource, standard_sources
@@ -42,7 +44,23 @@ class SkillsConfig(BaseModel, frozen=True, extra="forbid"):
         (), description="Names that are switched on for the gate `config` of skills."
     )
 
-    @field_validator("paths")
+    run: Annotated[tuple[Path, ...], OperatorOnly] = Field(
+        (), description="Folders with skills whose scripts may be run, in a sandbox."
+    )
+    sandbox: Annotated[SandboxConfig | str | None, OperatorOnly] = Field(
+        None,
+        description="What confines scripts: auto, bubblewrap, landlock, or a sandbox as JSON.",
+    )
+    network: Annotated[bool, OperatorOnly] = Field(
+        False, description="Whether these scripts may use the network."
+    )
+
+    @field_validator("sandbox", mode="before")
+    @classmethod
+    def _must_be_a_sandbox(cls, sandbox: object) -> SandboxConfig | None:
+        return None if sandbox is None else read_sandbox(sandbox)
+
+    @field_validator("paths", "run")
     @classmethod
     def _must_be_folders(cls, paths: tuple[Path, ...]) -> tuple[Path, ...]:
         for path in paths:
@@ -55,7 +73,18 @@ _STANDARD = SkillsConfig()
 
 
 def skills(config: SkillsConfig = _STANDARD) -> Toolkit:
-    """Skills to be read: `list_skills` and `view_skill`."""
-    found = Skills(config.paths or None, config=config.config)
+    """Skills to be read: `list_skills` and `view_skill`; and scripts of some, with `run`.
+
+    Raises `SandboxUnavailable` if scripts may be run and nothing confines them here.
+    """
+    sandbox = read_sandbox(config.sandbox or "auto")
+    if config.network:
+        sandbox = sandbox.model_copy(update={"network": True})
+    if config.run:
+        backend_for(sandbox)
+    paths = {expanded(path).resolve(): path for path in (*config.paths, *config.run)}
+    runs = {expanded(path).resolve() for path in config.run}
+    sources = [SkillSource(path, run=real in runs) for real, path in paths.items()]
+    found = Skills(sources or None, config=config.config, sandbox=sandbox)
     found.list()  # logs what is left out when the host starts, and not with the first call
     return found.toolkit()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import stat
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-__all__ = ["UnreadableFile", "inside", "read_bytes", "text_of", "why_unreadable"]
+from toolbus import ToolFailed
+
+__all__ = ["UnreadableFile", "file_parts", "inside", "read_bytes", "text_of", "why_unreadable"]
 
 # A FIFO does not block, and the last part of a path is not a link.
 _FLAGS = (
@@ -20,6 +22,21 @@ _FLAGS = (
 
 class UnreadableFile(Exception):
     """A file is not read; the text says why, without its path."""
+
+
+def file_parts(skill: str, file: str) -> tuple[str, ...]:
+    """Return the parts of the name of a file of a skill.
+
+    Raises `ToolFailed` for a name that leaves the folder of the skill, or is hidden.
+    """
+    parts = PurePosixPath(file).parts
+    is_outside = file.startswith("/") or set(file) & {"\\", "\0", ":"}
+    if is_outside or not parts or any(part.startswith(".") for part in parts):
+        raise ToolFailed(
+            f"{file[:200]!r} is not a file of the skill {skill}: name it relative to the skill,"
+            " without .. and hidden names"
+        )
+    return parts
 
 
 def inside(path: Path, folder: Path) -> Path:

@@ -1,7 +1,7 @@
 """All skills of several sources, as one list that follows the files, and what is read of one.
 
 Each list is made of one scan: a name is there once, and gates are decided by one state of the
-machine. Scripts of skills are text here: nothing is run.
+machine.
 """
 
 from __future__ import annotations
@@ -9,19 +9,31 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from string import Formatter
 from types import MappingProxyType
 from typing import NamedTuple
 
-from toolbus import SkillEntry, SkillText, ToolFailed, Toolkit, skill_viewer
+from toolbus import (
+    Assessment,
+    ScriptResult,
+    SkillEntry,
+    SkillText,
+    ToolContext,
+    ToolFailed,
+    Toolkit,
+    skill_viewer,
+)
 from toolbus.bounded_logging import bounded_logger
+from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.forked_children import call_in_children
 from toolbus.untrusted_text import one_line
-from toolbus_toolkits.skills.files import UnreadableFile, inside, read_bytes, text_of
+from toolbus_toolkits.sandbox import SandboxConfig, SandboxPolicy
+from toolbus_toolkits.skills.files import UnreadableFile, file_parts, inside, read_bytes, text_of
 from toolbus_toolkits.skills.front_matter import require_yaml
+from toolbus_toolkits.skills.running import ScriptRunner
 from toolbus_toolkits.skills.scan import SkillScanner, SkippedSkill
 from toolbus_toolkits.skills.skill import (
     MAX_SKILL_BYTES,
@@ -50,6 +62,8 @@ _SHOWN_CHARS = 1_024
 MAX_FILES = 200
 _MAX_DEPTH = 6
 
+_THREADS = WorkerThreads("skills to run", 4)
+
 
 class _Snapshot(NamedTuple):
     skills: Mapping[str, Skill]
@@ -69,9 +83,11 @@ class Skills:
             `{description}`, `{base_dir}`, `{source}` and `{location}`.
         config: The names that are switched on for the gate `config`.
         environ: The environment for gates; by default `os.environ`.
+        sandbox: What scripts may reach, beside the folder of their skill, which they can only read.
+            Scripts of sources that do not say `run` are not run.
 
-    Raises `TypeError` for anything but paths and sources, and `ValueError` for a template with
-    other fields, and `ModuleNotFoundError` without PyYAML.
+    Raises `TypeError` for anything but paths and sources, `ValueError` for a template with other
+    fields and a sandbox that confines nothing, and `ModuleNotFoundError` without PyYAML.
     """
 
     def __init__(
@@ -81,6 +97,7 @@ class Skills:
         *,
         config: Iterable[str] = (),
         environ: Mapping[str, str] | None = None,
+        sandbox: SandboxConfig | SandboxPolicy | None = None,
     ) -> None:
         require_yaml()  # so that a host does not start without it
         if isinstance(config, str):
@@ -97,7 +114,11 @@ class Skills:
         self._environ = os.environ if environ is None else environ
         self._config = frozenset(config)
         sources = standard_sources(self._environ) if paths is None else paths
-        self._scanners = [SkillScanner(source) for source in checked_sources(sources)]
+        checked = checked_sources(sources)
+        self._scanners = [SkillScanner(source) for source in checked]
+        self._runner = ScriptRunner(sandbox or SandboxConfig())
+        self.may_run: bool = any(source.run for source in checked)
+        """Whether scripts of any source may be run."""
         self._renew_lock()
         call_in_children(self._renew_lock)  # another thread may hold it at a fork
         self._logged: set[SkippedSkill] = set()
@@ -174,8 +195,33 @@ class Skills:
             truncated=len(files) > MAX_FILES,
         )
 
+    def assess_run(self, skill: str, script: str, args: Sequence[str]) -> Assessment:
+        """Return what a run would be. Raises `ToolFailed` as `run` does."""
+        return self._runner.assess(self._runnable(skill), script, args)
+
+    async def run(
+        self, context: ToolContext, skill: str, script: str, args: Sequence[str], timeout_s: float
+    ) -> ScriptResult:
+        """Run a script of a skill whose source says `run`, in a sandbox.
+
+        Raises `ToolFailed` if there is no such script, it may not be run, or nothing confines it
+        here: then nothing was run.
+        """
+        found = await _THREADS.run(self._runnable, skill)
+        return await self._runner.run(context, found, script, args, timeout_s)
+
+    def _runnable(self, name: str) -> Skill:
+        try:
+            skill = self.get(name)
+        except LookupError as error:
+            raise ToolFailed(str(error)) from None
+        if not skill.source.run:
+            source = one_line(skill.source.name, _SHOWN_CHARS)
+            raise ToolFailed(f"scripts of the source {source} are not run")
+        return skill
+
     def toolkit(self) -> Toolkit:
-        """Make the toolkit `skills`, with the read-only tools `list_skills` and `view_skill`."""
+        """Make the toolkit `skills`: `list_skills`, `view_skill`, and `run` if a source says so."""
         return skill_viewer(self)
 
     def _read(self) -> _Snapshot:
@@ -213,13 +259,7 @@ def _left_out(skill: Skill, facts: GateFacts, taken: Mapping[str, Skill]) -> str
 
 def _file_text(skill: Skill, file: str) -> tuple[str, bool]:
     """Return the text of a file, and whether it was cut."""
-    parts = PurePosixPath(file).parts
-    is_outside = file.startswith("/") or "\\" in file or "\0" in file or ":" in file
-    if is_outside or not parts or any(part.startswith(".") for part in parts):
-        raise ToolFailed(
-            f"{file[:200]!r} is not a file of the skill {skill.name}: name it relative to the"
-            " skill, without .. and hidden names"
-        )
+    parts = file_parts(skill.name, file)
     try:
         path = inside(skill.base_dir.joinpath(*parts), skill.base_dir)
         if any(part.startswith(".") for part in path.relative_to(skill.base_dir).parts):

@@ -68,6 +68,8 @@ class SkillSource:
     """Whether its skills are the operator's words; others are quoted in prompts."""
     location: Literal["project", "global"] = "global"
     """Whether it belongs to the project of the working directory or to the user."""
+    run: bool = False
+    """Whether scripts of its skills may be run, in a sandbox."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.path, str | os.PathLike):

@@ -1,7 +1,8 @@
 """`toolbus doctor`: checks everything that joining a room needs, and suggests repairs.
 
 It checks in this order: settings, key, token, port, ready, clock, room, grants. Checks whose
-precondition failed are skipped. The checks of `--redis` come from the server package.
+precondition failed are skipped. The checks of `--redis` come from the server package, those of
+`--sandbox` from the toolkits.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from toolbus.auth.keys import KeyRing
 from toolbus.auth.participant_names import name_fault
 from toolbus.auth.token_limits import LEEWAY_S
 from toolbus.cli.arguments import read_file
+from toolbus.cli.columns import show_columns
 from toolbus.cli.room_options import RoomOptions, joins_a_room
 from toolbus.client.connect_errors import (
     certificate_text,
@@ -83,26 +85,42 @@ _RedisFlag = Annotated[
         metavar="URL",
     ),
 ]
+_SandboxFlag = Annotated[
+    bool,
+    typer.Option(
+        "--sandbox",
+        help="Check instead what confines commands on this machine, and show what each holds.",
+    ),
+]
 
 
 @joins_a_room
-def doctor(options: RoomOptions, redis: _RedisFlag = None) -> None:
+def doctor(options: RoomOptions, redis: _RedisFlag = None, sandbox: _SandboxFlag = False) -> None:
     """Check settings, connection and grants, and suggest repairs.
 
     The checks are of settings, key, token, port, server, clock, room and grants.
     """
-    if redis is None:
+    holds: list[list[str]] = []
+    if sandbox:
+        findings, holds = _check_sandbox(options, redis)
+    elif redis is None:
         findings = asyncio.run(check_room(options))
     else:
         findings = _check_redis(options, redis)
     if options.as_json:
-        facts = [
+        facts: list[dict[str, Any]] = [
             {"check": f.check, "status": f.status, "found": f.found, "repair": f.repair}
             for f in findings
         ]
+        for fact in facts if sandbox else ():
+            column = holds[0].index(fact["check"])
+            fact["holds"] = {row[0]: row[column] for row in holds[1:]}
         typer.echo(json_text(facts))
     else:
         _show(findings)
+        if holds:
+            typer.echo()
+            show_columns(holds)
     failed = (finding.exit_code for finding in findings if finding.exit_code)
     raise typer.Exit(next(failed, ExitCode.OK))
 
@@ -138,6 +156,18 @@ def _check_redis(options: RoomOptions, redis: str) -> list[Finding]:
         findings: list[Finding] = asyncio.run(entry.load()(redis))
         return findings
     raise UsageError("the checks for Redis are not installed: pip install 'toolbus[server]'")
+
+
+def _check_sandbox(
+    options: RoomOptions, redis: str | None
+) -> tuple[list[Finding], list[list[str]]]:
+    """Try the sandboxes of the toolkits; return the table of what they hold too."""
+    if redis is not None or options != RoomOptions(as_json=options.as_json):
+        raise UsageError("--sandbox checks this machine and no room: omit the other flags")
+    for entry in entry_points(group=CHECKS, name="sandbox"):
+        found: tuple[list[Finding], list[list[str]]] = entry.load()()
+        return found
+    raise UsageError("the checks for sandboxes are not installed")
 
 
 async def _check_settings(context: _Context) -> str:

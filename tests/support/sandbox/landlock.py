@@ -1,0 +1,80 @@
+"""Programs that `confine.py` confines, also as a kernel with an older Landlock would."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from support.pytest_plugins.missing_parts import not_verified
+from support.sandbox.reach import INTERPRETER
+from toolbus_toolkits.sandbox import confine
+
+__all__ = [
+    "PROGRAM",
+    "READ",
+    "confined",
+    "landlock_abi",
+    "landlock_words",
+    "needs_landlock",
+    "python",
+    "script_of",
+]
+
+PROGRAM = Path(confine.__file__)
+_SYSTEM = ("/usr", "/etc", "/proc", "/bin", "/lib", "/lib64", *INTERPRETER)
+READ = tuple(sorted({str(Path(path).resolve()) for path in _SYSTEM if Path(path).exists()}))
+"""What programs need to run at all."""
+_WITH_ABI = """
+import sys
+sys.path.insert(0, {folder!r})
+import confine
+confine._landlock_abi = lambda: {abi}
+confine.main()
+"""
+
+
+def landlock_abi() -> int:
+    """Return the version of Landlock of this kernel; 0 if there is none."""
+    return confine._landlock_abi()
+
+
+def needs_landlock(what: str) -> None:
+    """Skip the test as NOT VERIFIED where the kernel has no Landlock."""
+    if landlock_abi() < 1:
+        not_verified(what, "landlock: the kernel has none, or it is switched off", ci_has_it=False)
+
+
+def script_of(abi: int) -> str:
+    """Return a script that does what `confine.py` does where the kernel has that Landlock."""
+    return _WITH_ABI.format(folder=str(PROGRAM.parent), abi=abi)
+
+
+def landlock_words(options: Mapping[str, Any], abi: int | None = None) -> list[str]:
+    """Return the words before a program; with `abi`, as if the kernel had that version."""
+    script = [str(PROGRAM)] if abi is None else ["-c", script_of(abi)]
+    everything = {
+        "read": READ,
+        "write": (),
+        "network": False,
+        "unix_sockets": False,
+        "max_processes": None,
+        **options,
+    }
+    return [sys.executable, "-I", "-S", *script, json.dumps(everything)]
+
+
+def confined(
+    *argv: str, options: Mapping[str, Any] | None = None, abi: int | None = None, **popen: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end."""
+    words = landlock_words(options or {}, abi)
+    return subprocess.run([*words, *argv], capture_output=True, text=True, check=False, **popen)
+
+
+def python(code: str) -> Sequence[str]:
+    """Return the words that run a piece of Python."""
+    return [sys.executable, "-I", "-S", "-c", code]

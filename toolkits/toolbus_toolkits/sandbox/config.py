@@ -1,0 +1,132 @@
+"""What a confined program may reach, as its operator writes it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from typing import Annotated, Literal, Self, TypeAlias
+
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+
+from toolbus.settings import expanded
+from toolbus.untrusted_text import SHOWN_CHARS, one_line
+from toolbus_toolkits.workspace import is_same_or_below, resolve
+
+__all__ = ["BACKENDS", "Backend", "Protect", "SandboxConfig", "read_sandbox"]
+
+Backend: TypeAlias = Literal["bubblewrap", "landlock", "docker", "subprocess"]
+Protect: TypeAlias = Literal["if possible"] | bool
+
+BACKENDS: tuple[Backend, ...] = ("bubblewrap", "landlock", "docker", "subprocess")
+
+_OF_THE_SANDBOX = ("/proc", "/sys", "/dev")
+"""Each backend shows a safe part of these. Another part would give back what it takes away."""
+
+
+class SandboxConfig(BaseModel, frozen=True, extra="forbid"):
+    """What a program may reach that is started with it.
+
+    Paths are resolved when the config is made, and stay so: a symlink that is put in the place of
+    one of them later is refused at the start of a program.
+
+    Raises `ValidationError`, a `ValueError`, for a path that does not exist or that cannot be
+    given, and for options that do not fit together.
+    """
+
+    backend: Literal["auto", "microsandbox", Backend] = Field(
+        "auto",
+        description="What confines: bubblewrap, landlock, docker, or subprocess, which only sets"
+        " limits. auto takes the first of bubblewrap and landlock that passes its probe.",
+    )
+    write: tuple[str, ...] = Field(
+        (), description="Folders and files that may be changed. Toolkits add their own folders."
+    )
+    read: tuple[str, ...] = Field(
+        (), description="Further folders and files that may be read, beside those of the system."
+    )
+    hide: tuple[str, ...] | None = Field(
+        None,
+        description="Files and folders that cannot be read, wherever they are. By default those of"
+        " the user's folder and of the system that hold secrets.",
+    )
+    protect: Protect = Field(
+        "if possible",
+        description="Whether secrets in the folders cannot be read, and settings that other"
+        " programs obey cannot be changed. true is an error where that cannot be held.",
+    )
+    network: bool = Field(False, description="Whether it may use the network.")
+    unix_sockets: bool = Field(False, description="Whether it may open sockets of this machine.")
+    max_processes: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="So many processes and threads it may have at a time."
+    )
+    image: str | None = Field(
+        None, description="The image that docker runs, with the programs in it."
+    )
+
+    @field_validator("backend")
+    @classmethod
+    def _is_supported(cls, value: str) -> str:
+        if value == "microsandbox":
+            raise ValueError(
+                "microsandbox is not supported: its virtual machines show no folder of this machine"
+                " in place; use bubblewrap, landlock or docker"
+            )
+        return value
+
+    @field_validator("write", "read", "hide")
+    @classmethod
+    def _is_resolved(cls, paths: tuple[str, ...] | None) -> tuple[str, ...] | None:
+        return None if paths is None else tuple(dict.fromkeys(map(_real_path, paths)))
+
+    @field_validator("write", "read")
+    @classmethod
+    def _can_be_given(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
+        for path in paths:
+            shown = one_line(path, SHOWN_CHARS)
+            if path == "/":
+                raise ValueError("/ cannot be given: name the folders in it that are needed")
+            if any(is_same_or_below(path, folder) for folder in _OF_THE_SANDBOX):
+                raise ValueError(f"{shown} cannot be given: the sandbox shows its own part of it")
+            if not os.path.exists(path):
+                raise ValueError(f"there is no file or folder {shown}")
+        return paths
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if (self.backend == "docker") != (self.image is not None):
+            raise ValueError("the backend docker needs an image, and no other backend has one")
+        return self
+
+    def with_roots(self, roots: Iterable[str | os.PathLike[str]]) -> SandboxConfig:
+        """Return a config that lets the working directories of a toolkit be changed too.
+
+        Raises `ValidationError` as the class does.
+        """
+        fields = {name: getattr(self, name) for name in self.model_fields_set}
+        return SandboxConfig(
+            **fields | {"write": (*self.write, *(os.fspath(root) for root in roots))}
+        )
+
+
+def read_sandbox(value: object) -> SandboxConfig:
+    """Return a config from one, from its fields, from its JSON, or from the name of a backend.
+
+    Raises `ValueError`, in one line.
+    """
+    if isinstance(value, str):
+        value = json.loads(value) if value.lstrip().startswith("{") else {"backend": value}
+    try:
+        return SandboxConfig.model_validate(value)
+    except ValidationError as error:
+        faults = (
+            ": ".join((*map(str, fault["loc"]), fault["msg"].removeprefix("Value error, ")))
+            for fault in error.errors(include_url=False, include_context=False)
+        )
+        raise ValueError("; ".join(faults)) from None
+
+
+def _real_path(path: str) -> str:
+    if "\0" in path:
+        raise ValueError("a path has a NUL in it")
+    return resolve(os.fspath(expanded(path)), os.getcwd())

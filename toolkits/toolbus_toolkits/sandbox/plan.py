@@ -1,0 +1,143 @@
+"""What one start of a program gets: a config, its working directory, and what exists by now."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from toolbus.settings import home_of, user_folder
+from toolbus.untrusted_text import SHOWN_CHARS, one_line
+from toolbus_toolkits.sandbox.config import SandboxConfig
+from toolbus_toolkits.workspace import UnresolvedPath, is_same_or_below, resolve
+from toolbus_toolkits.workspace.sensitive import SECRETS
+
+__all__ = ["SYSTEM", "Confinement", "SandboxUnavailable", "confinement", "is_below_any"]
+
+SYSTEM = (
+    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/etc"),
+    *("/nix/store", "/gnu/store", "/run/current-system"),
+    "/sys/devices/system/cpu",  # how many processors there are
+)
+"""The folders with programs, libraries and settings of a system: each program may read them."""
+
+_SYSTEM_SECRETS = (
+    *("/etc/shadow", "/etc/shadow-", "/etc/gshadow", "/etc/gshadow-", "/etc/security/opasswd"),
+    *("/etc/sudoers", "/etc/sudoers.d", "/etc/ssl/private", "/etc/krb5.keytab"),
+    "/etc/NetworkManager/system-connections",
+    *(f"/etc/ssh/ssh_host_{kind}_key" for kind in ("rsa", "dsa", "ecdsa", "ed25519")),
+)
+
+
+class SandboxUnavailable(OSError):
+    """A program cannot be confined as its config asks. Nothing was started.
+
+    The message says what to install, to allow or to change.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """What one start gets. All paths are real: no symlink is in them, and each exists."""
+
+    read: tuple[str, ...]
+    """What may be read, with the system. None lies below another one, or below one of `write`."""
+    write: tuple[str, ...]
+    """What may be changed. None lies below another one."""
+    hide: tuple[str, ...]
+    """What cannot be read. Each lies below one of `read` or `write`."""
+    protected: tuple[str, ...]
+    """What cannot be changed. Each lies below one of `write`."""
+    network: bool
+    unix_sockets: bool
+    max_processes: int | None
+    cwd: str
+    home: str
+    """The user's folder: it is empty, but for what lies in it of `read` and `write`."""
+
+    def shows(self, path: str) -> bool:
+        """Whether a real path may be read."""
+        return is_below_any(path, (*self.read, *self.write)) and not is_below_any(path, self.hide)
+
+
+def is_below_any(path: str, folders: Iterable[str]) -> bool:
+    """Whether a real path is one of some folders, or lies in one."""
+    return any(is_same_or_below(path, folder) for folder in folders)
+
+
+def confinement(config: SandboxConfig, cwd: str | os.PathLike[str], home: str = "") -> Confinement:
+    """Return what a program gets that starts now.
+
+    What `protect` asks for is not in it: `toolbus_toolkits.sandbox.protection` finds that.
+
+    Args:
+        config: What it may reach.
+        cwd: The folder that it starts in.
+        home: Its user's folder; that of this process's user if empty.
+
+    Raises:
+        SandboxUnavailable: A folder of the config has gone or has become a symlink, or the program
+            may not read the folder that it starts in.
+    """
+    for path in (*config.write, *config.read):
+        if not os.path.exists(path):
+            raise SandboxUnavailable(f"{_shown(path)} of the sandbox does not exist any more")
+        if _real(path) != path:
+            raise SandboxUnavailable(f"{_shown(path)} of the sandbox is reached by a symlink now")
+    write = _outermost(config.write)
+    system = (os.path.realpath(path) for path in SYSTEM if os.path.exists(path))
+    read = tuple(
+        path for path in _outermost((*system, *config.read)) if not is_below_any(path, write)
+    )
+    home = _real(home or os.fspath(user_folder()))
+    plan = Confinement(
+        read=read,
+        write=write,
+        hide=_hidden(config, home, (*read, *write)),
+        protected=tuple(path for path in config.read if is_below_any(path, write)),
+        network=config.network,
+        unix_sockets=config.unix_sockets,
+        max_processes=config.max_processes,
+        cwd=_real(os.fspath(cwd)),
+        home=home,
+    )
+    if plan.cwd != "/" and not plan.shows(plan.cwd):
+        text = f"the program starts in {_shown(plan.cwd)}, which its sandbox does not show"
+        raise SandboxUnavailable(f"{text}: add it to `write` or to `read`")
+    return plan
+
+
+def _hidden(config: SandboxConfig, home: str, shown: tuple[str, ...]) -> tuple[str, ...]:
+    if config.hide is None:
+        of_home = (entry for entries in SECRETS.values() for entry in entries.split())
+        names = (name for name in of_home if not name.startswith("/") and "*" not in name)
+        of_toolbus = os.fspath(home_of(os.environ))  # keys and records, by names with wildcards
+        wanted: Iterable[str] = (
+            *(f"{home}/{name}" for name in names),
+            of_toolbus,
+            *_SYSTEM_SECRETS,
+        )
+    else:
+        wanted = config.hide
+    real = {_real(path) for path in wanted if os.path.lexists(path)}
+    return _outermost(path for path in real if is_below_any(path, shown) and os.path.exists(path))
+
+
+def _outermost(paths: Iterable[str]) -> tuple[str, ...]:
+    found: list[str] = []
+    # So that what lies below a path comes right after it.
+    for path in sorted(set(paths), key=lambda path: path.split("/")):
+        if not (found and is_same_or_below(path, found[-1])):
+            found.append(path)
+    return tuple(found)
+
+
+def _real(path: str) -> str:
+    try:
+        return resolve(path, "/")
+    except UnresolvedPath as error:
+        raise SandboxUnavailable(f"{_shown(path)} cannot be resolved: {error}") from None
+
+
+def _shown(path: str) -> str:
+    return one_line(path, SHOWN_CHARS)

@@ -1,0 +1,280 @@
+"""One confined start: the words before a command, and what is cleaned up after it.
+
+The functions block for milliseconds, and the first one of a config for longer: it probes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from toolbus_toolkits.sandbox.bubblewrap import Bubblewrap
+from toolbus_toolkits.sandbox.config import Backend, SandboxConfig
+from toolbus_toolkits.sandbox.confine import seccomp_filter
+from toolbus_toolkits.sandbox.docker import docker_words, find_docker
+from toolbus_toolkits.sandbox.landlock import landlock_words
+from toolbus_toolkits.sandbox.pids_cgroup import PidsCgroup
+from toolbus_toolkits.sandbox.plan import SYSTEM, Confinement, SandboxUnavailable, is_below_any
+from toolbus_toolkits.sandbox.protection import CONFINED_FOLDERS, FolderUse, find_protection
+
+__all__ = ["ConfinedStart", "confined_start", "protected_plan"]
+
+_SHELL = "/bin/sh"
+_NEWEST_ABI = 1 << 10
+"""Of Landlock: the filter leaves to namespaces what it would refuse for an older one."""
+
+
+@dataclass(slots=True)
+class ConfinedStart:
+    """What is started in place of a command, and what is held for it until all of it has ended."""
+
+    backend: Backend
+    argv: list[str]
+    environment: dict[str, str]
+    cwd: str
+    descriptors: list[int] = field(default_factory=list)
+    """Those that it gets; they are closed here once it is started."""
+    is_protected: bool = False
+    """Whether secrets and settings in its folders are kept from it (`protect`)."""
+    ready: int | None = None
+    """A descriptor that is readable once the program runs; None if nobody waits for that."""
+    use: FolderUse | None = None
+    """Its use of the folders that it changes."""
+    group: PidsCgroup | None = None
+    """What limits its processes, if the limits of a process do not."""
+    _scratch: str = ""
+    _end: list[str] = field(default_factory=list)
+    """A command that ends it, where killing its process does not."""
+
+    def close_descriptors(self) -> None:
+        """Close what the process got, once it was started. Idempotent."""
+        while self.descriptors:
+            os.close(self.descriptors.pop())
+
+    def add(self, pid: int) -> None:
+        """Limit the processes of what was started, before it becomes the program."""
+        if self.group is not None:
+            self.group.add(pid)
+
+    def set_up(self) -> None:
+        """Note that the program runs: others may change its folders from now on. Idempotent."""
+        if self.ready is not None:
+            os.close(self.ready)
+            self.ready = None
+        if self.use is not None:
+            self.use.set_up()
+
+    def end(self) -> None:
+        """Clean up after the end of all of it, or when it was not started. Idempotent."""
+        self.close_descriptors()
+        self.set_up()
+        if self.use is not None:
+            self.use.leave()
+        if self.group is not None:
+            self.group.remove()
+        if self._scratch:
+            shutil.rmtree(self._scratch, ignore_errors=True)
+        if self._end:
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                subprocess.run(self._end, capture_output=True, timeout=30, check=False)
+
+
+def confined_start(
+    backend: Backend | Bubblewrap,
+    config: SandboxConfig,
+    plan: Confinement,
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+) -> ConfinedStart:
+    """Return what starts a command confined as planned.
+
+    Raises:
+        SandboxUnavailable: The backend cannot hold what the config asks.
+    """
+    if isinstance(backend, Bubblewrap):
+        return _by_bubblewrap(backend, config, plan, argv, environment)
+    if config.protect is True:
+        raise SandboxUnavailable(f"{backend} cannot hold `protect`: use bubblewrap")
+    if backend == "landlock":
+        return _by_landlock(plan, argv, environment)
+    if backend == "docker":
+        return _by_docker(config, plan, argv, environment)
+    asked = [name for name in ("hide", "max_processes") if getattr(config, name) is not None]
+    if asked:
+        raise SandboxUnavailable(f"without a sandbox nothing holds `{asked[0]}`")
+    return ConfinedStart("subprocess", list(argv), dict(environment), plan.cwd)
+
+
+def _by_bubblewrap(
+    backend: Bubblewrap,
+    config: SandboxConfig,
+    plan: Confinement,
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+) -> ConfinedStart:
+    if not os.access(backend.path, os.X_OK):
+        raise SandboxUnavailable(f"bubblewrap has gone from {backend.path!a}")
+    asked = _has_places_within(plan)
+    use = CONFINED_FOLDERS.enter(
+        plan.write,
+        sets_up=not backend.follows_no_symlink and (asked or config.protect is not False),
+    )
+    start = ConfinedStart("bubblewrap", [], dict(environment), plan.cwd, use=use)
+    try:
+        if asked and not (use.is_alone or backend.follows_no_symlink):
+            raise SandboxUnavailable(_NOT_ALONE)
+        if config.protect is not False:
+            plan, start.is_protected = _protected(backend, config, plan, use, environment)
+        if not _has_places_within(plan):
+            use.set_up()
+        plan = _limited(start, plan, of_bubblewrap=2)
+        program = [*_inner_words(start, plan, use), *argv]
+        words = backend.arguments(plan)
+        for variable in [name for name in start.environment if not _is_name_of_shells(name)]:
+            # The launcher starts it by a shell, which would drop the variable.
+            words += ("--setenv", variable, start.environment.pop(variable))
+        rules = {"network": True, "unix_sockets": plan.unix_sockets}
+        words += ("--seccomp", str(_hold(start, seccomp_filter(rules, _NEWEST_ABI))))
+        arguments = b"".join(os.fsencode(word) + b"\0" for word in words)
+        start.argv = [backend.path, "--args", str(_hold(start, arguments)), "--", *program]
+        if "TMPDIR" in environment and not plan.shows(os.path.realpath(environment["TMPDIR"])):
+            start.environment["TMPDIR"] = "/tmp"
+    except BaseException:
+        start.end()
+        raise
+    return start
+
+
+def _has_places_within(plan: Confinement) -> bool:
+    """Whether something is hidden or protected in a folder that other programs change."""
+    return bool(plan.protected) or any(is_below_any(path, plan.write) for path in plan.hide)
+
+
+def _inner_words(start: ConfinedStart, plan: Confinement, use: FolderUse) -> list[str]:
+    """Return the words of a shell that does within the sandbox what must be done there."""
+    lines = []
+    if plan.max_processes is not None:
+        # Set within the namespace, where no other processes of the user count. The first process
+        # of the sandbox is one of bubblewrap.
+        count = plan.max_processes + 1
+        lines.append(f"{{ ulimit -u {count} 2>/dev/null || ulimit -p {count}; }}")
+    if use.is_setting_up:
+        start.ready, writing = os.pipe()
+        start.descriptors.append(writing)
+        lines.append(f"echo > /proc/self/fd/{writing}")  # not every shell takes >&12
+    if not lines:
+        return []
+    _require_names_of_shells(start.environment)
+    return [_SHELL, "-c", " && ".join([*lines, 'exec "$@"']), "sh"]
+
+
+def _require_names_of_shells(environment: Iterable[str]) -> None:
+    for name in environment:
+        if not _is_name_of_shells(name):
+            raise SandboxUnavailable(f"shells drop a variable of the name {name!a}: leave it out")
+
+
+def _is_name_of_shells(name: str) -> bool:
+    return name.isidentifier() and name.isascii()
+
+
+def _limited(start: ConfinedStart, plan: Confinement, *, of_bubblewrap: int) -> Confinement:
+    """Limit the processes of root by a control group, and return what is left of the plan.
+
+    It counts `of_bubblewrap` processes more, which are there for a program but not its own.
+    """
+    if plan.max_processes is None or os.getuid() != 0:
+        return plan
+    start.group = PidsCgroup.make(plan.max_processes + of_bubblewrap)
+    return replace(plan, max_processes=None)
+
+
+_NOT_ALONE = (
+    "another confined program runs in the same folder: bubblewrap 0.12 or newer is needed to hide"
+    " or protect files in it meanwhile"
+)
+
+
+def _protected(
+    backend: Bubblewrap,
+    config: SandboxConfig,
+    plan: Confinement,
+    use: FolderUse,
+    environment: Iterable[str],
+) -> tuple[Confinement, bool]:
+    """Return the plan with secrets hidden and settings protected, and whether that is held."""
+    try:
+        if not backend.follows_no_symlink:
+            if not use.is_alone:
+                raise SandboxUnavailable(_NOT_ALONE)
+            _require_names_of_shells(environment)
+        return protected_plan(backend, plan), True
+    except SandboxUnavailable as error:
+        if config.protect is True:
+            raise SandboxUnavailable(f"protect: {error}") from None
+        return plan, False
+
+
+def protected_plan(backend: Bubblewrap, plan: Confinement) -> Confinement:
+    """Return a plan with the secrets and settings that are in its folders by now.
+
+    Raises:
+        SandboxUnavailable: They cannot be found, or are too many.
+    """
+    found = find_protection(plan.write, plan.hide)
+    more = replace(
+        plan, hide=(*plan.hide, *found.hide), protected=(*plan.protected, *found.protected)
+    )
+    backend.arguments(more)
+    return more
+
+
+def _hold(start: ConfinedStart, data: bytes) -> int:
+    """Return a descriptor that the started process reads some bytes from."""
+    descriptor = os.memfd_create("toolbus-sandbox")
+    start.descriptors.append(descriptor)
+    os.write(descriptor, data)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _by_landlock(
+    plan: Confinement, argv: Sequence[str], environment: Mapping[str, str]
+) -> ConfinedStart:
+    scratch = os.path.realpath(tempfile.mkdtemp(prefix="toolbus-sandbox-"))
+    # The real ones cannot be covered without a mount namespace.
+    own = {"HOME": scratch, "TMPDIR": scratch}
+    start = ConfinedStart("landlock", [], {**environment, **own}, plan.cwd, _scratch=scratch)
+    try:
+        start.argv = [*landlock_words(_limited(start, plan, of_bubblewrap=0), scratch), *argv]
+        start.use = CONFINED_FOLDERS.enter(plan.write, sets_up=False)
+    except BaseException:
+        start.end()
+        raise
+    return start
+
+
+def _by_docker(
+    config: SandboxConfig, plan: Confinement, argv: Sequence[str], environment: Mapping[str, str]
+) -> ConfinedStart:
+    docker = find_docker(plan.write)
+    name = f"toolbus-{secrets.token_hex(8)}"
+    system = [path for path in map(os.path.realpath, SYSTEM) if path not in config.read]
+    words = docker_words(plan, config.image or "", name, environment, system)
+    # The client finds its engine by variables and files of its own user.
+    own = {key: value for key, value in os.environ.items() if key.startswith("DOCKER_")}
+    own |= {key: os.environ[key] for key in ("HOME", "PATH") if key in os.environ}
+    return ConfinedStart(
+        "docker",
+        [docker, *words, *argv],
+        {**environment, **own},
+        "/",
+        # The engine runs it, which does not end with its client.
+        _end=[docker, "rm", "--force", name],
+    )

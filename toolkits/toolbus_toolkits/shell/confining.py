@@ -1,0 +1,123 @@
+"""What confines the commands of a shell, and which judgements count on that.
+
+A command that is judged as one that cannot leave the working directories has to start so. Whether
+it can is known at a moment only: another program may run in the same folders by its start. So the
+id of the call is remembered, and its command starts with all that was counted on, or not at all.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+from toolbus import ToolContext
+from toolbus.concurrency.worker_threads import WorkerThreads
+from toolbus_toolkits.callers import Asker, LastUsed, asker_of
+from toolbus_toolkits.sandbox import (
+    Backend,
+    SandboxConfig,
+    SandboxUnavailable,
+    backend_for,
+    confinement,
+    would_protect,
+)
+from toolbus_toolkits.shell.sessions import ShellState
+from toolbus_toolkits.workspace import is_same_or_below, resolve
+
+__all__ = ["CommandSandbox"]
+
+_THREADS = WorkerThreads("probes of sandboxes", 2)
+_MAX_JUDGED = 10_000
+"""Calls that were judged and may still be attempted, each 100 bytes; far more than a host runs."""
+
+
+class CommandSandbox:
+    """What confines the commands of one shell.
+
+    Args:
+        config: What they may reach, beside the working directories.
+        first: What a first command starts with.
+    """
+
+    def __init__(self, config: SandboxConfig, first: ShellState) -> None:
+        self._config = config
+        self._first = first
+        self._lock = threading.Lock()  # commands are assessed on other threads than they are run on
+        self._judged = LastUsed[tuple[Asker, str], bool](_MAX_JUDGED)
+        """By asker and id, each call that has to be kept within: whether it was started once."""
+
+    @property
+    def confines(self) -> bool:
+        """Whether it does more than to set limits."""
+        return self._config.backend != "subprocess"
+
+    async def probe(self) -> Backend:
+        """Return what confines the commands. Raises `SandboxUnavailable` if nothing does."""
+        return await _THREADS.run(backend_for, self._with_workdirs(()))
+
+    def shows(self, directory: str) -> bool:
+        """Whether a command can start in a directory."""
+        try:
+            return confinement(self._with_workdirs(()), directory).shows(directory)
+        except (SandboxUnavailable, ValueError):
+            return False
+
+    def begin_judging(self, context: ToolContext) -> None:
+        """Forget what was said of an earlier call with this id: models may number their calls."""
+        with self._lock:
+            if self._judged.get(_call(context)):
+                del self._judged[_call(context)]
+
+    def keeps_within(self, context: ToolContext) -> bool:
+        """Whether a command changes nothing outside of the working directories if it starts now.
+
+        Nor does it reach the network, secrets, or settings that other programs obey. Then it has to
+        start so, as `config_for` has it.
+        """
+        allowed = self._config
+        reaches_more = allowed.network or allowed.unix_sockets or allowed.read or allowed.write
+        hides_less = allowed.hide is not None or allowed.protect is False
+        # By a question of another participant it is not known which call will follow.
+        if not context.call_id or reaches_more or hides_less:
+            return False
+        try:
+            if not would_protect(self._protecting(context.workdirs)):
+                return False
+        except (SandboxUnavailable, ValueError):
+            return False
+        with self._lock:
+            self._judged[_call(context)] = False
+        return True
+
+    def has_to_keep_within(self, context: ToolContext) -> bool:
+        """Whether `keeps_within` was said of a call."""
+        with self._lock:
+            return _call(context) in self._judged
+
+    def config_for(self, context: ToolContext) -> SandboxConfig:
+        """Return what the command of a call may reach that starts now."""
+        if self.has_to_keep_within(context):
+            with self._lock:
+                self._judged[_call(context)] = True
+            return self._protecting(context.workdirs)
+        return self._with_workdirs(context.workdirs)
+
+    def _with_workdirs(self, workdirs: tuple[str, ...]) -> SandboxConfig:
+        return self._config.with_roots([self._first.directory, *filter(os.path.isdir, workdirs)])
+
+    def _protecting(self, workdirs: tuple[str, ...]) -> SandboxConfig:
+        config = self._with_workdirs(workdirs)
+        # What changes a program in PATH changes what later commands do, which are judged by name.
+        folders = self._first.variables["PATH"].split(os.pathsep)
+        programs = [
+            folder
+            for folder in folders
+            if os.path.isdir(folder)
+            and any(is_same_or_below(resolve(folder, "/"), root) for root in config.write)
+        ]
+        given = {name: getattr(config, name) for name in config.model_fields_set}
+        return SandboxConfig(**given | {"read": (*config.read, *programs), "protect": True})
+
+
+def _call(context: ToolContext) -> tuple[Asker, str]:
+    return asker_of(context), context.call_id
