@@ -107,7 +107,7 @@ def test_every_scene_of_the_demo_has_the_expected_result(
         "approved sql.query No rule allows this call",
         "tool_result: ok clock.now",
         "done after 2 replies; for the diary permission_denied, executed: no: /tools/0",
-        "done: 3 calls without a question, 2 after one: mean([]) divided by the length",
+        "of 6 calls were asked about: mean([]) divided by the length",
         'approved it says: "we are out of cheese"',
         'executed: no a person denied this call, and says: "say what for"',
         "deadline_exceeded, executed: maybe, retryable: no",

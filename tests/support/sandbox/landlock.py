@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from support.pytest_plugins.missing_parts import not_verified
-from support.sandbox.reach import INTERPRETER
 from toolbus_toolkits.sandbox import confine
+from toolbus_toolkits.sandbox.plan import system_folders
 
 __all__ = [
     "PROGRAM",
@@ -25,8 +25,7 @@ __all__ = [
 ]
 
 PROGRAM = Path(confine.__file__)
-_SYSTEM = ("/usr", "/etc", "/proc", "/bin", "/lib", "/lib64", *INTERPRETER)
-READ = tuple(sorted({str(Path(path).resolve()) for path in _SYSTEM if Path(path).exists()}))
+READ = tuple(sorted({str(Path(path).resolve()) for path in ("/proc", *system_folders())}))
 """What programs need to run at all."""
 _WITH_ABI = """
 import sys

@@ -1,4 +1,4 @@
-"""What confined programs of the tests need: an interpreter, and programs that a sandbox shows."""
+"""What confined programs of the tests need: programs that a sandbox shows, and a user's Python."""
 
 from __future__ import annotations
 
@@ -6,22 +6,13 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from support.pytest_plugins.missing_parts import not_verified
 
-__all__ = ["INTERPRETER", "SYSTEM_PATH", "require_python_of", "system_path"]
+__all__ = ["SYSTEM_PATH", "require_python_of", "system_path"]
 
-INTERPRETER = tuple(
-    dict.fromkeys(
-        folder
-        for folder in (str(Path(sys.prefix).resolve()), str(Path(sys.base_prefix).resolve()))
-        if folder != "/usr"
-    )
-)
-"""Folders of the interpreter that runs the tests, where the system does not have it."""
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 

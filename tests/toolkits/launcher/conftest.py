@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.pytest_plugins.missing_parts import not_verified
-from support.sandbox.reach import INTERPRETER, system_path
+from support.sandbox.reach import system_path
 from toolbus_toolkits.sandbox import SandboxConfig, SandboxUnavailable, backend_for
 
 __all__ = ["system_path"]
@@ -18,7 +18,7 @@ def sandbox(request: pytest.FixtureRequest, tmp_path: Path) -> SandboxConfig | N
     """None, and each backend that can run here."""
     if request.param == "none":
         return None
-    config = SandboxConfig(backend=request.param, write=(str(tmp_path),), read=INTERPRETER)
+    config = SandboxConfig(backend=request.param, write=(str(tmp_path),))
     try:
         backend_for(config)
     except SandboxUnavailable as error:

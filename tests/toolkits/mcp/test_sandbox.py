@@ -13,7 +13,7 @@ from support.mcp import reaching_server
 from support.processes.command_line import CommandLine
 from support.pytest_plugins.missing_parts import not_verified
 from support.rooms.events import until_hosts
-from support.sandbox.reach import INTERPRETER, system_path
+from support.sandbox.reach import system_path
 from toolbus import InvalidArguments, ToolContext, Unavailable
 from toolbus_server.testing import running_server
 from toolbus_toolkits.mcp import (
@@ -36,7 +36,7 @@ from toolbus_toolkits.sandbox import (
 
 __all__ = ["system_path"]
 SCRIPT = Path(reaching_server.__file__)
-NEEDED = [*INTERPRETER, str(SCRIPT.parent)]
+NEEDED = [str(SCRIPT.parent)]
 """What the server itself is made of, outside of the system."""
 CODE: dict[str, Any] = {"command": sys.executable, "args": [str(SCRIPT)]}
 STDIO = {"command": "x"}
@@ -202,8 +202,13 @@ def test_a_sandbox_may_be_written_in_short(
     assert not read.warnings
 
 
-async def test_a_server_whose_program_its_sandbox_does_not_show_says_what_to_write() -> None:
-    server = McpServer("it", **CODE, sandbox="auto")
+async def test_a_server_whose_program_its_sandbox_does_not_show_says_what_to_write(
+    tmp_path: Path,
+) -> None:
+    program = tmp_path / "server"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    server = McpServer("it", command=str(program), sandbox="auto")
     with pytest.raises(Unavailable, match=r"does not show .*: add it to `read`") as refused:
         async with server:
             pass

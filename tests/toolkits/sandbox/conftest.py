@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from support.pytest_plugins.missing_parts import not_verified
-from support.sandbox.reach import INTERPRETER, system_path
+from support.sandbox.reach import system_path
 from toolbus_toolkits.sandbox import SandboxConfig, SandboxUnavailable, backend_for
 
 __all__ = ["system_path"]
@@ -20,8 +20,7 @@ def confining(request: pytest.FixtureRequest) -> Callable[..., SandboxConfig]:
     """Make a config for a backend that can run here."""
 
     def make(*write: Path, **options: Any) -> SandboxConfig:
-        read = (*options.pop("read", ()), *INTERPRETER)
-        config = SandboxConfig(backend=request.param, read=read, **options).with_roots(write)
+        config = SandboxConfig(backend=request.param, **options).with_roots(write)
         try:
             backend_for(config)
         except SandboxUnavailable as error:

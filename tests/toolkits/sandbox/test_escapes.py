@@ -18,7 +18,6 @@ from support.sandbox import starter, under_filter
 from support.sandbox.escapes import ESCAPES, Escape
 from support.sandbox.landlock import PROGRAM, landlock_abi, script_of
 from support.sandbox.outside import Outside, outside
-from support.sandbox.reach import INTERPRETER
 from toolbus_toolkits.sandbox import HOLDS, Backend
 
 _NOBODY = 65534
@@ -62,7 +61,7 @@ def words(start: Start, world: Outside, **config: Any) -> list[str]:
     config |= {
         "backend": start.backend,
         "write": world.roots,
-        "read": [*INTERPRETER, str(world.readable)],
+        "read": [str(world.readable)],
         "hide": world.hidden,
     }
     script = script_of(start.abi) if start.abi else ""

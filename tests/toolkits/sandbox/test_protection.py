@@ -67,10 +67,10 @@ def test_a_folder_of_more_files_than_are_looked_through_is_refused(
 def test_a_child_by_fork_has_no_confined_programs() -> None:
     use = CONFINED_FOLDERS.enter(("/a",), sets_up=True)
     try:
-        assert CONFINED_FOLDERS.are_used(("/a/b",))
+        assert CONFINED_FOLDERS.count(("/a/b",))
         child = os.fork()
         if child == 0:
-            os._exit(CONFINED_FOLDERS.are_used(("/a",)))
+            os._exit(CONFINED_FOLDERS.count(("/a",)))
         assert os.waitpid(child, 0)[1] == 0
     finally:
         use.leave()

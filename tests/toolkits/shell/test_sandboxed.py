@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import socket
@@ -12,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from support.patience import PATIENCE_S
 from support.pytest_plugins.missing_parts import not_verified
 from support.rooms.turns import turn_hosted, turn_in_process
-from support.sandbox.reach import INTERPRETER, system_path
+from support.sandbox.reach import system_path
 from toolbus import (
     ApprovalDecision,
     ApprovalRequest,
@@ -29,7 +31,9 @@ from toolbus.factories.factory import read_factory
 from toolbus_toolkits.sandbox import (
     Backend,
     SandboxConfig,
+    SandboxPolicy,
     SandboxUnavailable,
+    ToolRiskProfile,
     backend_for,
     summary,
 )
@@ -194,17 +198,17 @@ TOOLS = {
     "pytest": "printf 'def test_a(): pass\\ndef test_b(): pass\\n' > test_a.py"
     " && PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 python -m pytest -q -p xdist -n2 test_a.py"
     " | grep -q '2 passed' && echo one",
+    "uv": "uv init -q --bare --offline --python $(command -v python)"
+    " && uv run -q --offline python -c 'print(\"one\")'",
 }
 
 
 @pytest.mark.parametrize("program", TOOLS)
 async def test_tools_of_developers_work(project: Path, backend: str, program: str) -> None:
-    if program != "pytest" and shutil.which(program) is None:
-        not_verified(f"{program} in a sandbox", f"there is no {program}", ci_has_it=False)
-    read = INTERPRETER
     path = f"{sys.prefix}/bin{os.pathsep}{os.environ['PATH']}"
-    config = SandboxConfig.model_validate({"backend": backend, "read": read})
-    result = await _caller(project, sandbox=config, env={"PATH": path})(command=TOOLS[program])
+    if shutil.which(program, path=path) is None:
+        not_verified(f"{program} in a sandbox", f"there is no {program}", ci_has_it=False)
+    result = await _caller(project, sandbox=backend, env={"PATH": path})(command=TOOLS[program])
     assert (result["exit"], result["stdout"]) == (0, "one\n"), result
 
 
@@ -238,6 +242,10 @@ class _Agent:
         use = ToolUse("call_0", "shell.run", {"command": command, **arguments})
         (result,) = await self.turn.run([use])
         return result
+
+    async def run_all(self, *commands: str) -> Any:
+        uses = [ToolUse(str(n), "shell.run", {"command": line}) for n, line in enumerate(commands)]
+        return await self.turn.run(uses)
 
 
 UNKNOWN = "./build.sh"
@@ -294,7 +302,7 @@ async def test_what_was_judged_as_protected_starts_protected_or_not_at_all(proje
         agent.meanwhile = lambda: beside(command="sleep 100", background=True)
         late = await agent.run("bash read.sh")
         if late.error is None:  # bubblewrap 0.12 protects beside other programs
-            assert late.value["protected"]
+            assert late.value["protected"], (late.value, agent.asked)
             return
         assert (late.error.executed, late.error.details["reason"]) == ("no", "changed")
         assert late.error.message.endswith("nothing was run, call it again")
@@ -303,6 +311,43 @@ async def test_what_was_judged_as_protected_starts_protected_or_not_at_all(proje
         assert "confined to the working directories" not in agent.asked[-1]
         assert (again.value["protected"], again.value["stdout"]) == (False, "secret")
         await beside("stop", job="1")
+
+
+async def test_calls_at_a_time_wait_for_each_other_to_be_protected(project: Path) -> None:
+    (project / ".env").write_text("secret")
+    (project / "x.sh").write_text("cat .env; echo $1 >> done")
+    lines = ["sleep 0.2", "bash x.sh 1", "ls", "bash x.sh 2", "bash x.sh 3"]
+    async with _Agent(project, sandbox=_working("bubblewrap")) as agent:
+        results = await agent.run_all(*lines)
+        assert [result.error for result in results] == [None] * 5
+        assert [results[index].value["stdout"] for index in (1, 3, 4)] == [""] * 3
+        assert [results[index].value["protected"] for index in (1, 3, 4)] == [True] * 3
+    assert agent.asked == []
+    assert sorted((project / "done").read_text().split()) == ["1", "2", "3"]
+
+
+async def test_a_call_whose_time_ends_while_it_waits_has_not_run(project: Path) -> None:
+    os.mkfifo(project / "started")
+    reading = os.open(project / "started", os.O_RDONLY | os.O_NONBLOCK)
+    started = asyncio.Event()
+    asyncio.get_running_loop().add_reader(reading, started.set)
+    async with _Agent(project, sandbox=_working("bubblewrap")) as agent:
+        uses = [
+            ToolUse("1", "shell.run", {"command": "echo > started; sleep 100"}),
+            ToolUse("2", "shell.run", {"command": "bash x.sh", "timeout_s": 0.2}),
+        ]
+        first = asyncio.create_task(agent.turn.run(uses[:1]))
+        async with asyncio.timeout(PATIENCE_S):
+            await started.wait()
+        (late,) = await agent.turn.run(uses[1:])
+        first.cancel()
+    asyncio.get_running_loop().remove_reader(reading)
+    os.close(reading)
+    if late.error is None:  # bubblewrap 0.12 protects beside other programs
+        assert late.value["protected"], (late.value, agent.asked)
+        return
+    assert (late.error.executed, late.error.details["reason"]) == ("no", "changed")
+    assert "as long as it had time" in late.error.message
 
 
 async def test_a_question_about_a_call_counts_on_nothing(project: Path) -> None:
@@ -359,6 +404,17 @@ def test_a_sandbox_that_is_none_is_refused_with_words(
 ) -> None:
     with pytest.raises(ValueError, match=words):
         ShellConfig.model_validate({"workdir": project, **options})
+
+
+async def test_a_policy_decides_about_run(project: Path, backend: Backend) -> None:
+    profile = ToolRiskProfile("shell.run", force_backend=backend, max_timeout_s=0.2)
+    policy = SandboxPolicy([profile], config=SandboxConfig(network=True))
+    result = await _caller(project, sandbox=policy)(command="sleep 100")
+    assert (result["sandbox"], result["timed_out"]) == (backend, True)
+    low = SandboxPolicy([ToolRiskProfile("shell", risk="low")])
+    assert "sandbox" not in await _caller(project, sandbox=low)(command="true")
+    with pytest.raises(ValueError, match="into the config or a profile of the policy"):
+        Shell(project, sandbox=low, network=True)
 
 
 def test_the_sandbox_is_for_the_operator_alone() -> None:

@@ -1,9 +1,9 @@
 """The scenes of the demo with an agent, whose model is scripted, so that no provider is needed.
 
 In one the agent is a participant of its own in this process: from one message to the tools that
-answer it. In the other it mends a small project, whose test fails, with a shell and files in its
-process. What only reads runs at once; about the rest a person is asked, here a function that
-approves it, and the run of the tests from then on.
+answer it. In the other it mends a small project, whose test fails, with files and a confined shell
+in its process. What stays in the project runs at once. A person, here a function, is asked about
+the rest: a file with a password, and where the sandbox does not keep that from the tests, those.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from toolbus_toolkits.demo.processes import ROOM, DemoProcesses
 from toolbus_toolkits.demo.scene_runner import Scene, SceneOutput, table
 from toolbus_toolkits.demo.scenes import expect, expect_refusal
 from toolbus_toolkits.files import Files
+from toolbus_toolkits.sandbox import SandboxConfig, SandboxUnavailable, would_protect
 from toolbus_toolkits.shell import Shell
 
 __all__ = ["agent_scene", "shell_scene"]
@@ -127,6 +128,7 @@ def _is_whole(trace: str, spans: Sequence[SpanRecord]) -> bool:
 
 _TASK = "A test fails. Mend it."
 _PROJECT = {
+    ".env": "PASSWORD=secret\n",
     "totals.py": """
 def total(prices: list[float], discount: float = 0.0) -> float:
     return sum(prices) - discount
@@ -158,12 +160,13 @@ _EDIT = {
     "old_text": "return total(prices) / len(prices)",
     "new_text": "return total(prices) / len(prices) if prices else 0.0",
 }
+_SECRET = {"command": "cat .env"}
 _REPORT = "mean([]) divided by the length of an empty list; it is 0.0 now, and all tests pass."
 _USES: list[list[tuple[str, dict[str, Any]]]] = [
     [("shell.run", {"command": "ls"}), ("shell.run", _TEST)],
     [("files.read", {"path": "totals.py"})],
     [("files.edit", _EDIT)],
-    [("shell.run", _TEST)],
+    [("shell.run", _TEST), ("shell.run", _SECRET)],
 ]
 """What the scripted model calls, reply by reply."""
 
@@ -171,9 +174,9 @@ _USES: list[list[tuple[str, dict[str, Any]]]] = [
 def shell_scene(processes: DemoProcesses, output: SceneOutput) -> Scene:
     """Make the scene in which an agent finds and mends the failing test of a project."""
     return Scene(
-        "An agent with a shell and files",
-        f'let an agent with a scripted model work in a project: "{_TASK}"',
-        "what only reads runs at once; a person approves the tests and a change; all tests pass",
+        "An agent with a confined shell and files",
+        f'let an agent with a scripted model and mode accept_edits work in a project: "{_TASK}"',
+        "what stays in the project runs at once; a person denies a password; all tests pass",
         partial(_mend_project, processes, output),
     )
 
@@ -190,27 +193,27 @@ async def _mend_project(processes: DemoProcesses, output: SceneOutput) -> str:
     replies.append({"text": _REPORT})
     script = processes.folder / "shell_replies.jsonl"
     script.write_text("".join(f"{json.dumps(reply)}\n" for reply in replies), encoding="utf-8")
-    approved: list[str] = []
+    asked: list[str] = []
     rows: list[tuple[str, str]] = []
-    results: list[dict[str, Any]] = []
+    results: list[str] = []
 
     async def approve(request: ApprovalRequest) -> ApprovalDecision:
-        name = request.use.name
-        approved.append(name)
-        rows.append(("asked and approved", request.assessment.message))
-        for line in request.assessment.preview.splitlines()[2:]:
-            rows.append(("", line))
-        # These tests may run again without a question; each change is looked at.
-        return ApprovalDecision.allow("state" if name == "shell.run" else "once")
+        asked.append(request.arguments["command"])
+        rows.append(("asked", request.assessment.message))
+        if request.arguments == _SECRET:
+            return ApprovalDecision.deny("the tests need no password")
+        return ApprovalDecision.allow("state")  # they may run again without a question
 
     # The tests run with the Python of this process, wherever it is.
     path = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin"
-    shell = Shell(project, env={"PATH": path, "PYTHONDONTWRITEBYTECODE": "1"})
+    sandbox, is_protected = _sandbox(project)
+    variables = {"PATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    shell = Shell(project, env=variables, sandbox=sandbox)
     async with Agent(
         None,
         open_model(f"scripted:{script}"),
         always=[shell, Files(project)],
-        permissions=Permissions(),
+        permissions=Permissions("accept_edits"),
         approve=approve,
     ) as agent:
         async for event in agent.run_stream_events(_TASK):
@@ -218,14 +221,26 @@ async def _mend_project(processes: DemoProcesses, output: SceneOutput) -> str:
                 case {"type": "tool_call", "tool": name, "arguments": arguments}:
                     rows.append((f"tool_call: {name}", json.dumps(arguments)))
                 case {"type": "tool_result", "state": state, "text": text}:
-                    results.append(json.loads(text))
+                    results.append(text)
                     rows.append((f"tool_result: {state}", text))
                 case {"type": "end", "reason": reason, "text": report}:
                     rows.append(("end", report))
     output.print_tables(table("the answer", ("event", "content"), rows, max_chars=72))
-    expect(approved == ["shell.run", "files.edit"], f"a person was asked about {approved}")
-    exits = [result["exit"] for result in results if "exit" in result]
-    expect(exits == [0, 1, 0], f"the commands ended with {exits}")
-    errors = results[1]["stderr"]
+    questions = [_SECRET["command"]] if is_protected else [_TEST["command"], _SECRET["command"]]
+    expect(asked == questions, f"a person was asked about {asked}")
+    tests = [json.loads(results[index]) for index in (1, 4)]
+    exits = [result["exit"] for result in tests]
+    expect(exits == [1, 0], f"the tests ended with {exits}")
+    errors = tests[0]["stderr"]
     expect("ERROR: test_mean_of_none_is_zero" in errors, f"the tests wrote {errors}")
-    return f"{reason}: {len(results) - 2} calls without a question, 2 after one: {report}"
+    confined = f"confined by {tests[0]['sandbox']}" if sandbox else "not confined"
+    return f"{reason}: {confined}, {len(asked)} of {len(results)} calls were asked about: {report}"
+
+
+def _sandbox(project: Path) -> tuple[SandboxConfig | None, bool]:
+    """Return what confines here, and whether it keeps secrets in the project from programs."""
+    config = SandboxConfig()
+    try:
+        return config, would_protect(config.with_roots([project]))
+    except SandboxUnavailable:
+        return None, False

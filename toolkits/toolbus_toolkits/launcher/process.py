@@ -585,7 +585,7 @@ async def _confined(program: Program, environment: Mapping[str, str]) -> Confine
             confined_command, sandbox, argv, environment, program.cwd, undo=ConfinedStart.end
         )
     except SandboxUnavailable as error:
-        raise _cannot_start(program, str(error)) from None
+        raise _cannot_start(program, str(error)) from error
 
 
 def _cannot_start(program: Program, why: str) -> LaunchFailed:

@@ -16,10 +16,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from toolbus_toolkits.sandbox.plan import (
-    SYSTEM,
     Confinement,
     SandboxUnavailable,
     is_below_any,
+    system_folders,
 )
 
 __all__ = ["MAX_PLACES", "Bubblewrap", "in_path"]
@@ -85,11 +85,11 @@ class Bubblewrap:
         options = words.split()
         if not plan.network:
             options.append("--unshare-net")
-        for path in SYSTEM:
-            if os.path.islink(path):
-                options += ("--symlink", os.readlink(path), path)
         for path, words in sorted(_places(plan).items(), key=lambda item: item[0].count("/")):
             options += (*words.split(), *([path] if "bind" in words else []), path)
+        for path in system_folders():
+            if os.path.islink(path) and not plan.shows(path):
+                options += ("--symlink", os.readlink(path), path)
         # Or one could rename a folder above, and make another one with other settings: the kernel
         # refuses that for a mount only.
         above = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -12,9 +13,15 @@ from toolbus_toolkits.sandbox.config import SandboxConfig
 from toolbus_toolkits.workspace import UnresolvedPath, is_same_or_below, resolve
 from toolbus_toolkits.workspace.sensitive import SECRETS
 
-__all__ = ["SYSTEM", "Confinement", "SandboxUnavailable", "confinement", "is_below_any"]
+__all__ = [
+    "Confinement",
+    "SandboxUnavailable",
+    "confinement",
+    "is_below_any",
+    "system_folders",
+]
 
-SYSTEM = (
+_SYSTEM = (
     *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/etc"),
     *("/nix/store", "/gnu/store", "/run/current-system"),
     "/sys/devices/system/cpu",  # how many processors there are
@@ -60,6 +67,23 @@ class Confinement:
         return is_below_any(path, (*self.read, *self.write)) and not is_below_any(path, self.hide)
 
 
+def system_folders() -> tuple[str, ...]:
+    """Return the folders of the system that exist, and those of the Python that runs this.
+
+    Some may be symlinks.
+    """
+    # A Python that was installed for one user is in no folder of the system; each `python` and
+    # `pytest` of a shell is as a rule that one. One that has the whole of a user's folder is not
+    # shown.
+    user = os.path.realpath(user_folder())
+    pythons = [
+        folder
+        for folder in dict.fromkeys((sys.prefix, sys.base_prefix))
+        if not is_same_or_below(user, os.path.realpath(folder))
+    ]
+    return tuple(filter(os.path.exists, (*_SYSTEM, *pythons)))
+
+
 def is_below_any(path: str, folders: Iterable[str]) -> bool:
     """Whether a real path is one of some folders, or lies in one."""
     return any(is_same_or_below(path, folder) for folder in folders)
@@ -85,7 +109,7 @@ def confinement(config: SandboxConfig, cwd: str | os.PathLike[str], home: str = 
         if _real(path) != path:
             raise SandboxUnavailable(f"{_shown(path)} of the sandbox is reached by a symlink now")
     write = _outermost(config.write)
-    system = (os.path.realpath(path) for path in SYSTEM if os.path.exists(path))
+    system = map(os.path.realpath, system_folders())
     read = tuple(
         path for path in _outermost((*system, *config.read)) if not is_below_any(path, write)
     )

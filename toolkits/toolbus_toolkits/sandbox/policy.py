@@ -120,6 +120,15 @@ class SandboxPolicy:
             risk = "low"
         return self._config(risk, self.profile(name))
 
+    def recommend_command(self, tool: str) -> tuple[SandboxConfig | None, float | None]:
+        """Return what the commands of a tool may reach, and seconds of one call.
+
+        A tool such as `shell.run` does what its caller writes, so it is of the risk `high`, unless
+        its profile says otherwise. None is as in `recommend`, and unlimited.
+        """
+        profile = self.profile(tool)
+        return self._config("high", profile), None if profile is None else profile.max_timeout_s
+
     def recommend_program(self, toolkit: str) -> tuple[SandboxConfig | None, float | None]:
         """Return what the one program of a whole toolkit may reach, and seconds of one call.
 

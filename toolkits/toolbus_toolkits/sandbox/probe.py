@@ -19,7 +19,7 @@ from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus_toolkits.sandbox.bubblewrap import Bubblewrap
 from toolbus_toolkits.sandbox.config import Backend, SandboxConfig
 from toolbus_toolkits.sandbox.plan import Confinement, SandboxUnavailable, confinement
-from toolbus_toolkits.sandbox.protection import CONFINED_FOLDERS
+from toolbus_toolkits.sandbox.protection import CONFINED_FOLDERS, FoldersInUse
 from toolbus_toolkits.sandbox.starting import ConfinedStart, confined_start, protected_plan
 
 __all__ = ["backend_for", "confined_command", "found_backend", "probed", "would_protect"]
@@ -103,10 +103,14 @@ def backend_for(config: SandboxConfig) -> Backend:
     return "bubblewrap" if isinstance(backend, Bubblewrap) else backend
 
 
-def would_protect(config: SandboxConfig) -> bool:
+def would_protect(config: SandboxConfig, *, awaited: int = 0) -> bool:
     """Whether secrets and settings would be kept from a program that started now.
 
     It may be otherwise a moment later: a start that depends on it is made with `protect=True`.
+
+    Args:
+        config: What the program may reach.
+        awaited: So many confined programs in its folders will have ended before it starts.
 
     Raises:
         SandboxUnavailable: Nothing confines as the config asks.
@@ -119,7 +123,7 @@ def would_protect(config: SandboxConfig) -> bool:
         protected_plan(backend, plan)
     except SandboxUnavailable:
         return False
-    return backend.follows_no_symlink or not CONFINED_FOLDERS.are_used(plan.write)
+    return backend.follows_no_symlink or CONFINED_FOLDERS.count(plan.write) <= awaited
 
 
 @lru_cache(maxsize=256)
@@ -154,7 +158,12 @@ def probed(backend: Backend | Bubblewrap, config: SandboxConfig) -> None:
         secret = folder / "secret"
         secret.write_text("secret")
         attempts = ["/bin/sh", "-c", _ATTEMPTS, "sh", str(secret), str(folder / "written")]
-        start = confined_start(backend, config, plan, attempts, {"PATH": os.defpath})
+        environment = {"PATH": os.defpath}
+        try:
+            start = confined_start(backend, config, plan, attempts, environment)
+        except FoldersInUse:  # by what has passed a probe itself
+            config = config.model_copy(update={"protect": False})
+            start = confined_start(backend, config, plan, attempts, environment)
         try:
             result = subprocess.run(
                 start.argv,

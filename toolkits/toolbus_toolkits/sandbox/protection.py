@@ -7,10 +7,11 @@ them.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -19,7 +20,14 @@ from toolbus_toolkits.sandbox.plan import SandboxUnavailable, is_below_any
 from toolbus_toolkits.workspace import SensitivePaths
 from toolbus_toolkits.workspace.sensitive import SETTINGS
 
-__all__ = ["CONFINED_FOLDERS", "ConfinedFolders", "FolderUse", "Protection", "find_protection"]
+__all__ = [
+    "CONFINED_FOLDERS",
+    "ConfinedFolders",
+    "FolderUse",
+    "FoldersInUse",
+    "Protection",
+    "find_protection",
+]
 
 MAX_FILES = 50_000
 """So many files are looked through before each start, in a tenth of a second."""
@@ -31,6 +39,10 @@ _PUBLIC = "cacert.pem"
 _SETTING_NAMES = frozenset(
     entry.rpartition("/")[2] for entries in SETTINGS.values() for entry in entries.split()
 )
+
+
+class FoldersInUse(SandboxUnavailable):
+    """Another confined program runs in a folder, which this start has to have alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +178,7 @@ class ConfinedFolders:
     def _reset(self) -> None:
         self._changed = threading.Condition()
         self._uses: list[FolderUse] = []
+        self._on_leave: set[Callable[[], object]] = set()
 
     def enter(self, folders: tuple[str, ...], *, sets_up: bool) -> FolderUse:
         """Note that a program is about to start, once no other one is being set up in its folders.
@@ -194,12 +207,33 @@ class ConfinedFolders:
             use.is_setting_up = False
             if has_ended and use in self._uses:
                 self._uses.remove(use)
+                for call in self._on_leave:
+                    call()
             self._changed.notify_all()
 
-    def are_used(self, folders: tuple[str, ...]) -> bool:
-        """Whether a confined program can change some of these folders now."""
+    def count(self, folders: tuple[str, ...]) -> int:
+        """Return how many confined programs can change some of these folders now."""
         with self._changed:
-            return bool(self._others(FolderUse(folders, _all=self)))
+            return len(self._others(FolderUse(folders, _all=self)))
+
+    async def wait_until_free(self, folders: tuple[str, ...]) -> None:
+        """Wait until no confined program can change any of these folders."""
+        has_left = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def wake() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(has_left.set)
+
+        with self._changed:
+            self._on_leave.add(wake)
+        try:
+            while self.count(folders):
+                await has_left.wait()
+                has_left.clear()
+        finally:
+            with self._changed:
+                self._on_leave.discard(wake)
 
     def _others(self, use: FolderUse) -> list[FolderUse]:
         return [

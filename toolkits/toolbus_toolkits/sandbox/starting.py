@@ -20,8 +20,18 @@ from toolbus_toolkits.sandbox.confine import seccomp_filter
 from toolbus_toolkits.sandbox.docker import docker_words, find_docker
 from toolbus_toolkits.sandbox.landlock import landlock_words
 from toolbus_toolkits.sandbox.pids_cgroup import PidsCgroup
-from toolbus_toolkits.sandbox.plan import SYSTEM, Confinement, SandboxUnavailable, is_below_any
-from toolbus_toolkits.sandbox.protection import CONFINED_FOLDERS, FolderUse, find_protection
+from toolbus_toolkits.sandbox.plan import (
+    Confinement,
+    SandboxUnavailable,
+    is_below_any,
+    system_folders,
+)
+from toolbus_toolkits.sandbox.protection import (
+    CONFINED_FOLDERS,
+    FoldersInUse,
+    FolderUse,
+    find_protection,
+)
 
 __all__ = ["ConfinedStart", "confined_start", "protected_plan"]
 
@@ -128,7 +138,7 @@ def _by_bubblewrap(
     start = ConfinedStart("bubblewrap", [], dict(environment), plan.cwd, use=use)
     try:
         if asked and not (use.is_alone or backend.follows_no_symlink):
-            raise SandboxUnavailable(_NOT_ALONE)
+            raise FoldersInUse(_NOT_ALONE)
         if config.protect is not False:
             plan, start.is_protected = _protected(backend, config, plan, use, environment)
         if not _has_places_within(plan):
@@ -212,12 +222,12 @@ def _protected(
     try:
         if not backend.follows_no_symlink:
             if not use.is_alone:
-                raise SandboxUnavailable(_NOT_ALONE)
+                raise FoldersInUse(_NOT_ALONE)
             _require_names_of_shells(environment)
         return protected_plan(backend, plan), True
     except SandboxUnavailable as error:
         if config.protect is True:
-            raise SandboxUnavailable(f"protect: {error}") from None
+            raise type(error)(f"protect: {error}") from None
         return plan, False
 
 
@@ -265,7 +275,7 @@ def _by_docker(
 ) -> ConfinedStart:
     docker = find_docker(plan.write)
     name = f"toolbus-{secrets.token_hex(8)}"
-    system = [path for path in map(os.path.realpath, SYSTEM) if path not in config.read]
+    system = [path for path in map(os.path.realpath, system_folders()) if path not in config.read]
     words = docker_words(plan, config.image or "", name, environment, system)
     # The client finds its engine by variables and files of its own user.
     own = {key: value for key, value in os.environ.items() if key.startswith("DOCKER_")}

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from toolbus import Toolkit
 from toolbus.bounded_logging import bounded_logger
 from toolbus.public_names import missing
-from toolbus_toolkits.sandbox import SandboxConfig, summary
+from toolbus_toolkits.sandbox import SandboxConfig, SandboxPolicy, summary
 from toolbus_toolkits.shell.config import ShellConfig
 from toolbus_toolkits.workspace import Roots
 
@@ -74,8 +74,9 @@ class Shell(Toolkit):
         keep: Keep the directory and the exported variables between calls of a caller.
         env: Variables that commands get, beside PATH, HOME and such.
         inherit: Names of variables of this process that commands get, such as `SSH_AUTH_SOCK`.
-        sandbox: What confines commands: a `SandboxConfig`, or the name of a backend, such as
-            "auto". They may change the working directories; without it, what their user may.
+        sandbox: What confines commands: a `SandboxConfig`, the name of a backend, such as "auto",
+            or what a `SandboxPolicy` recommends for `run`. They may change the working
+            directories; without it, what their user may.
         network: Whether confined commands may use the network.
         additional_dangerous_files: Further files that a person decides about, with `*` and `?`.
         additional_dangerous_directories: Further folders that a person decides about.
@@ -89,8 +90,9 @@ class Shell(Toolkit):
         policy: As that of a `Toolkit`. Without one, all its callers may run any command.
 
     Raises `ValueError` if the folder does not exist, for a variable of toolbus, for a limit that is
-    out of range, and where there is no bash. Where nothing confines as `sandbox` asks, it does not
-    start: that is a `SandboxUnavailable`, whose message says what to install or to allow.
+    out of range, for `network` beside a policy, and where there is no bash. Where nothing confines
+    as `sandbox` asks, it does not start: that is a `SandboxUnavailable`, whose message says what to
+    install or to allow.
     """
 
     def __init__(  # noqa: PLR0913 - a toolkit's options, and those of its config
@@ -100,7 +102,7 @@ class Shell(Toolkit):
         keep: bool = False,
         env: Mapping[str, str] | None = None,
         inherit: Iterable[str] = (),
-        sandbox: SandboxConfig | str | None = None,
+        sandbox: SandboxConfig | SandboxPolicy | str | None = None,
         network: bool = False,
         additional_dangerous_files: Iterable[str] = (),
         additional_dangerous_directories: Iterable[str] = (),
@@ -113,6 +115,11 @@ class Shell(Toolkit):
         records: Records | None = None,
         policy: Permissions | None = None,
     ) -> None:
+        max_timeout_s = None
+        if isinstance(sandbox, SandboxPolicy):
+            if network:
+                raise ValueError("write the network into the config or a profile of the policy")
+            sandbox, max_timeout_s = sandbox.recommend_command(f"{name}.run")
         # As they are given: of a text, `tuple` would make its letters.
         options: dict[str, Any] = {
             "workdir": Path(workdir),
@@ -134,7 +141,7 @@ class Shell(Toolkit):
             if keep
             else "Each call starts a new bash in the same folder: write `cd FOLDER && COMMAND`."
         )
-        tools = ShellTools(config, name)
+        tools = ShellTools(config, name, max_timeout_s)
         self._sandbox = tools.sandbox
         super().__init__(
             name,

@@ -2,17 +2,27 @@
 
 A command that is judged as one that cannot leave the working directories has to start so. Whether
 it can is known at a moment only: another program may run in the same folders by its start. So the
-id of the call is remembered, and its command starts with all that was counted on, or not at all.
+id of the call is remembered, and its command starts with all that was counted on, or not at all. It
+waits for the commands of its shell in the foreground, since models call several tools at a time.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
+from typing import TypeAlias
 
-from toolbus import ToolContext
+from toolbus import ToolContext, ToolFailed
 from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus_toolkits.callers import Asker, LastUsed, asker_of
+from toolbus_toolkits.launcher import LaunchFailed, RunningCommand
 from toolbus_toolkits.sandbox import (
     Backend,
     SandboxConfig,
@@ -21,10 +31,15 @@ from toolbus_toolkits.sandbox import (
     confinement,
     would_protect,
 )
+from toolbus_toolkits.sandbox.protection import CONFINED_FOLDERS, FoldersInUse
 from toolbus_toolkits.shell.sessions import ShellState
 from toolbus_toolkits.workspace import is_same_or_below, resolve
 
 __all__ = ["CommandSandbox"]
+
+Start: TypeAlias = Callable[..., Coroutine[object, object, RunningCommand]]
+"""`start_command` with all of its arguments but `sandbox`; so is `Run` of `run_command`."""
+Run: TypeAlias = Callable[..., AbstractAsyncContextManager[RunningCommand]]
 
 _THREADS = WorkerThreads("probes of sandboxes", 2)
 _MAX_JUDGED = 10_000
@@ -45,6 +60,8 @@ class CommandSandbox:
         self._lock = threading.Lock()  # commands are assessed on other threads than they are run on
         self._judged = LastUsed[tuple[Asker, str], bool](_MAX_JUDGED)
         """By asker and id, each call that has to be kept within: whether it was started once."""
+        self._in_foreground = 0
+        """Commands that start or run, and whose callers wait for their ends."""
 
     @property
     def confines(self) -> bool:
@@ -81,7 +98,8 @@ class CommandSandbox:
         if not context.call_id or reaches_more or hides_less:
             return False
         try:
-            if not would_protect(self._protecting(context.workdirs)):
+            config = self._protecting(context.workdirs)
+            if not would_protect(config, awaited=self._in_foreground):
                 return False
         except (SandboxUnavailable, ValueError):
             return False
@@ -94,13 +112,68 @@ class CommandSandbox:
         with self._lock:
             return _call(context) in self._judged
 
-    def config_for(self, context: ToolContext) -> SandboxConfig:
-        """Return what the command of a call may reach that starts now."""
-        if self.has_to_keep_within(context):
+    async def start(self, context: ToolContext, start: Start) -> RunningCommand:
+        """Start the command of a call.
+
+        Raises `LaunchFailed`, and `ToolFailed` for a working directory that has gone.
+        """
+        while True:
+            config = self._config_for(context)
+            try:
+                return await start(sandbox=config)
+            except LaunchFailed as error:
+                if not self._can_wait(context, config, error):
+                    raise
+            await CONFINED_FOLDERS.wait_until_free(config.write)
+
+    @asynccontextmanager
+    async def run(self, context: ToolContext, run: Run) -> AsyncIterator[RunningCommand]:
+        """Run the command of a call while the block runs; raises as `start`."""
+        while True:
+            config = self._config_for(context)
+            async with AsyncExitStack() as stack:
+                stack.enter_context(self._counted())
+                try:
+                    process = await stack.enter_async_context(run(sandbox=config))
+                except LaunchFailed as error:
+                    if not self._can_wait(context, config, error, own=1):
+                        raise
+                else:
+                    yield process
+                    return
+            await CONFINED_FOLDERS.wait_until_free(config.write)
+
+    def _can_wait(
+        self, context: ToolContext, config: SandboxConfig, error: LaunchFailed, *, own: int = 0
+    ) -> bool:
+        """Whether a command did not start because of others in the foreground, which end.
+
+        `own` is 1 if it is counted among these itself.
+        """
+        if not (isinstance(error.__cause__, FoldersInUse) and self.has_to_keep_within(context)):
+            return False
+        return CONFINED_FOLDERS.count(config.write) <= self._in_foreground - own
+
+    @contextmanager
+    def _counted(self) -> Iterator[None]:
+        with self._lock:
+            self._in_foreground += 1
+        try:
+            yield
+        finally:
             with self._lock:
-                self._judged[_call(context)] = True
-            return self._protecting(context.workdirs)
-        return self._with_workdirs(context.workdirs)
+                self._in_foreground -= 1
+
+    def _config_for(self, context: ToolContext) -> SandboxConfig:
+        """Return what the command of a call may reach that starts now."""
+        try:
+            if self.has_to_keep_within(context):
+                with self._lock:
+                    self._judged[_call(context)] = True
+                return self._protecting(context.workdirs)
+            return self._with_workdirs(context.workdirs)
+        except ValueError as error:
+            raise ToolFailed(f"the command cannot be confined: {error}") from None
 
     def _with_workdirs(self, workdirs: tuple[str, ...]) -> SandboxConfig:
         return self._config.with_roots([self._first.directory, *filter(os.path.isdir, workdirs)])

@@ -17,7 +17,6 @@ from toolbus import Assessment, FunctionTool, ToolContext, ToolFailed
 from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus_toolkits.callers import Asker, asker_of, seconds_to_answer
 from toolbus_toolkits.launcher import LaunchFailed, RunningCommand, run_command, start_command
-from toolbus_toolkits.sandbox import SandboxConfig
 from toolbus_toolkits.shell.assessing import assess_line, reads_lines
 from toolbus_toolkits.shell.config import ShellConfig, is_harmless, shell_environment
 from toolbus_toolkits.shell.confining import CommandSandbox
@@ -46,6 +45,7 @@ such limit, since a server may write for months."""
 _PROGRESS_CHARS = 1_500
 """Of each stream: with four bytes a character both fit into the 16 KiB of a progress."""
 _PROGRESS_EVERY_S = 0.25
+_NO_TIME_LEFT = LaunchFailed("other commands ran in its folder as long as it had time")
 _MAX_AT_A_TIME = 32
 """Commands in the foreground; each may keep 5 MB of output."""
 
@@ -129,10 +129,19 @@ class ShellTool(FunctionTool):
 
 
 class ShellTools:
-    """The tools of one shell. Raises `ValueError` where there is no bash."""
+    """The tools of one shell.
 
-    def __init__(self, config: ShellConfig, name: str) -> None:
+    Args:
+        config: Its config.
+        name: The name of the toolkit.
+        max_timeout_s: Seconds that one call may take; None means as many as its caller gives it.
+
+    Raises `ValueError` where there is no bash.
+    """
+
+    def __init__(self, config: ShellConfig, name: str, max_timeout_s: float | None) -> None:
         self._name = name
+        self._max_s: float = max_timeout_s or _MAX_TIMEOUT_S
         variables = shell_environment(config.env, config.inherit)
         bash = shutil.which("bash", path=variables["PATH"])
         if bash is None:
@@ -221,14 +230,14 @@ class ShellTools:
             _check(command)
             asker = asker_of(context)
             begun = self._sessions.begin(asker, command)
+            seconds = seconds_to_answer(context, min(timeout_s, self._max_s))
             if background:
-                job = await self._run_as_job(context, command, begun)
+                job = await self._run_as_job(context, command, seconds, begun)
                 result = CommandResult(
                     exit=None, stdout="", stderr="", timed_out=False, truncated=False, job=job.id
                 )
                 return result, job.process
             job = Job(command, _MAX_OUTPUT_BYTES)
-            seconds = seconds_to_answer(context, timeout_s)
             notes: list[str] = []
             with closing(_Progress(context, job)), self._sessions.dumping() as dump:
                 bash = (*self._bash, command)
@@ -256,42 +265,44 @@ class ShellTools:
         descriptors: tuple[int, ...],
     ) -> bool:
         """Run a command in the foreground; return whether its time has passed."""
+        run = partial(
+            run_command,
+            bash,
+            env=begun.variables,
+            cwd=begun.directory,
+            on_output=job.receive,
+            limits=self._limits,
+            descriptors=descriptors,
+        )
         try:
             async with (
                 asyncio.timeout(seconds),
-                run_command(
-                    bash,
-                    env=begun.variables,
-                    cwd=begun.directory,
-                    on_output=job.receive,
-                    limits=self._limits,
-                    descriptors=descriptors,
-                    sandbox=self._config_for(context),
-                ) as job.process,
+                run() if self.sandbox is None else self.sandbox.run(context, run) as job.process,
             ):
                 context.enter()
                 await job.ended()
         except TimeoutError:
+            if job.process is None and self._has_to_keep_within(context):
+                raise self._not_started(context, _NO_TIME_LEFT) from None
             job.close(None)
             return True
         except LaunchFailed as error:
             raise self._not_started(context, error) from None
         return False
 
-    def _config_for(self, context: ToolContext) -> SandboxConfig | None:
-        try:
-            return None if self.sandbox is None else self.sandbox.config_for(context)
-        except ValueError as error:  # such as of a working directory that has gone
-            raise ToolFailed(f"the command cannot be confined: {error}") from None
+    def _has_to_keep_within(self, context: ToolContext) -> bool:
+        return self.sandbox is not None and self.sandbox.has_to_keep_within(context)
 
     def _not_started(self, context: ToolContext, error: LaunchFailed) -> ToolFailed:
-        if self.sandbox is None or not self.sandbox.has_to_keep_within(context):
+        if not self._has_to_keep_within(context):
             return ToolFailed(str(error))
         text = f"{error}; it was judged when its sandbox could hold that: nothing was run, call it"
         # Not `retryable`: a client would repeat it by itself, and judge nothing again.
         return ToolFailed(f"{text} again", details={"reason": "changed"})
 
-    async def _run_as_job(self, context: ToolContext, command: str, begun: ShellState) -> Job:
+    async def _run_as_job(
+        self, context: ToolContext, command: str, seconds: float, begun: ShellState
+    ) -> Job:
         job = Job(command)
         if reads_lines(command, begun.variables):
             job.lines = WrittenLines()
@@ -303,10 +314,14 @@ class ShellTools:
             on_output=job.receive,
             limits=self._limits,
             stdin=True,
-            sandbox=self._config_for(context),
         )
+        if self.sandbox is not None:
+            start = partial(self.sandbox.start, context, start)
         try:
-            await self.jobs.start(asker_of(context), job, start)
+            async with asyncio.timeout(seconds):
+                await self.jobs.start(asker_of(context), job, start)
+        except TimeoutError:
+            raise self._not_started(context, _NO_TIME_LEFT) from None
         except LaunchFailed as error:
             raise self._not_started(context, error) from None
         except asyncio.CancelledError:  # it may have begun

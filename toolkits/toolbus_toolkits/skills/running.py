@@ -9,7 +9,6 @@ import stat
 import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from shlex import join
 
 from toolbus import Assessment, Rule, ScriptResult, ToolContext, ToolFailed
@@ -41,14 +40,7 @@ _INTERPRETERS = {".py": "python3", ".sh": "bash", ".js": "node"}
 _FOLDERS = WorkerThreads("folders of scripts", 4)
 
 
-@dataclass(frozen=True)
-class _RunTool:
-    """The flags of `skills.run`, for a policy."""
-
-    name: str = "skills.run"
-    read_only: bool = False
-    destructive: bool = True
-    open_world: bool = True
+_TOOL = "skills.run"
 
 
 class ScriptRunner:
@@ -66,9 +58,7 @@ class ScriptRunner:
         if isinstance(sandbox, SandboxConfig):
             config, self._max_s = sandbox, None
         else:
-            config = sandbox.recommend(_RunTool())
-            profile = sandbox.profile(_RunTool.name)
-            self._max_s = None if profile is None else profile.max_timeout_s
+            config, self._max_s = sandbox.recommend_command(_TOOL)
         if config is None or config.backend == "subprocess":
             raise ValueError("scripts of skills are always confined: name another backend")
         self._config = config
@@ -80,7 +70,7 @@ class ScriptRunner:
         network = ", with network" if self._config.network else ""
         covered = f"{skill.name}/{script}"
         is_plain = not set(covered) & set("*?[") and len(covered) <= MAX_MATCH_CHARS
-        rules = [Rule(behavior="allow", tool=_RunTool.name, match=covered)] if is_plain else []
+        rules = [Rule(behavior="allow", tool=_TOOL, match=covered)] if is_plain else []
         return Assessment(
             "ask",
             message=f"runs a script of the skill {skill.name}, confined{network}: {line}",
