@@ -1,12 +1,14 @@
 """Prints each Python of this machine that toolbus supports, as version and program, oldest first.
 
-Searches the path, then the versions of pyenv; of one minor version the first that is found counts.
-Leaves out previews, builds without the GIL, and those that cannot make a virtual environment.
+Searches the path, then the versions of pyenv; of one minor version the first that is found counts,
+if possible one that every user may run: some tests start programs for another user. Leaves out
+previews, builds without the GIL, and those that cannot make a virtual environment.
 """
 
 import os
 import pathlib
 import re
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -32,6 +34,12 @@ def candidates() -> Iterator[pathlib.Path]:
     yield from sorted(pathlib.Path(root).glob("versions/*/bin/python3"))
 
 
+def is_for_all(program: str) -> bool:
+    """Whether every user may reach a program."""
+    folders = pathlib.Path(program).resolve().parents
+    return all(folder.stat().st_mode & stat.S_IXOTH for folder in folders)
+
+
 def pythons() -> dict[int, str]:
     """Map the minor version of each Python to its program."""
     found: dict[int, str] = {}
@@ -42,7 +50,9 @@ def pythons() -> dict[int, str]:
             continue
         if probe.returncode == 0 and probe.stdout:
             minor, program = probe.stdout.split(maxsplit=1)
-            found.setdefault(int(minor), program.strip())
+            known = found.setdefault(int(minor), program.strip())
+            if is_for_all(program.strip()) and not is_for_all(known):
+                found[int(minor)] = program.strip()
     return dict(sorted(found.items()))
 
 

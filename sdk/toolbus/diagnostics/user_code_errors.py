@@ -48,7 +48,8 @@ def load_error_text(error: Exception | SystemExit) -> str:
     own, others = _lines(error)
     frames = traceback.extract_tb(error.__traceback__)
     is_theirs = bool(frames) and _is_in(Path(frames[-1].filename), _ready_made())
-    if is_theirs and isinstance(error, ValueError | ImportError):  # or a package is missing
+    is_in_words = isinstance(error, ValueError | ImportError)  # or a package is missing
+    if is_theirs and (is_in_words or type(error).__module__.startswith("toolbus_toolkits.")):
         others = []
     elif not isinstance(error, ValidationError):
         text = f"{type(error).__name__}: {text}"

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from support.sandbox.reach import SYSTEM_PATH
+
 
 @pytest.fixture
 def variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
@@ -18,5 +20,7 @@ def variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]
     monkeypatch.setenv("TOOLBUS_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("LOGNAME", "you")
     monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    # A sandbox shows the folders of the system, wherever those of PATH link to.
+    folders = [str(Path(sys.executable).parent), os.environ["PATH"], SYSTEM_PATH]
+    monkeypatch.setenv("PATH", os.pathsep.join(folders))
     return dict(os.environ)

@@ -256,4 +256,5 @@ def test_a_host_does_not_start_where_nothing_confines(tmp_path: Path) -> None:
         "host", "mcp", "--config", str(file_of(tmp_path, a=CODE)), "--sandbox", sandbox
     )
     assert ended.code == 2
-    assert "nothing confines programs here: docker: " in ended.err
+    assert "mcp: nothing confines programs here: docker: " in ended.err
+    assert ".py" not in ended.err

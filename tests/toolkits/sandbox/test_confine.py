@@ -51,7 +51,8 @@ def test_a_program_gets_its_arguments_its_variables_and_its_input_and_gives_its_
 
 def test_signals_that_python_ignores_end_the_program_as_usual() -> None:
     ended = confined("grep", "SigIgn", "/proc/self/status")
-    assert int(ended.stdout.split()[1], 16) == 0
+    ignored = int(ended.stdout.split()[1], 16)  # maybe some of whom the tests were started by
+    assert not any(ignored & 1 << (number - 1) for number in (signal.SIGPIPE, signal.SIGXFSZ))
 
 
 @pytest.mark.parametrize(

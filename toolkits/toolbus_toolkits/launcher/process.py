@@ -577,9 +577,9 @@ async def _confined(program: Program, environment: Mapping[str, str]) -> Confine
     sandbox = program.sandbox
     if sandbox is None:
         return None
-    # The programs of a container are not those of this machine.
-    path = program.command if sandbox.backend == "docker" else _find(program, environment)
-    argv = (path, *program.args)
+    if sandbox.backend != "docker":  # whose programs are not those of this machine
+        _find(program, environment)  # raises
+    argv = (program.command, *program.args)
     try:
         return await _THREADS.run(
             confined_command, sandbox, argv, environment, program.cwd, undo=ConfinedStart.end

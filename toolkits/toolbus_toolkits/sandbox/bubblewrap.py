@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -109,9 +109,9 @@ class Bubblewrap:
         return options
 
 
-def in_path(name: str) -> list[str]:
+def in_path(name: str, environment: Mapping[str, str] = os.environ) -> list[str]:
     """Return the programs of a name in the absolute folders of PATH, the first one first."""
-    folders = filter(os.path.isabs, os.get_exec_path())
+    folders = filter(os.path.isabs, os.get_exec_path(environment))
     return list(filter(None, (shutil.which(name, path=folder) for folder in folders)))
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
 from toolbus.settings import user_folder
 from toolbus.untrusted_text import SHOWN_CHARS, one_line
-from toolbus_toolkits.sandbox.bubblewrap import Bubblewrap
+from toolbus_toolkits.sandbox.bubblewrap import Bubblewrap, in_path
 from toolbus_toolkits.sandbox.config import Backend, SandboxConfig
 from toolbus_toolkits.sandbox.plan import Confinement, SandboxUnavailable, confinement
 from toolbus_toolkits.sandbox.protection import CONFINED_FOLDERS, FoldersInUse
@@ -73,7 +73,7 @@ def confined_command(
 
     Args:
         config: What the command may reach.
-        argv: The path of a program, and its arguments.
+        argv: The path of a program, or its name in PATH of `environment`, and its arguments.
         environment: All its variables.
         cwd: The folder that it starts in; `/` if None.
 
@@ -82,13 +82,33 @@ def confined_command(
     """
     backend = found_backend(config)
     plan = confinement(config, cwd or "/", environment.get("HOME", ""))
-    if backend not in ("subprocess", "docker"):
-        folder, name = os.path.split(argv[0])
-        for path in (os.path.join(os.path.realpath(folder), name), os.path.realpath(argv[0])):
-            if not plan.shows(path):
-                shown = one_line(path, SHOWN_CHARS)
-                raise SandboxUnavailable(f"its sandbox does not show {shown}: add it to `read`")
+    if backend != "docker":  # whose programs are those of its image
+        shows = plan.shows if backend != "subprocess" else os.path.exists
+        argv = [_shown_program(argv[0], environment, shows), *argv[1:]]
     return confined_start(backend, config, plan, argv, environment)
+
+
+def _shown_program(
+    command: str, environment: Mapping[str, str], shows: Callable[[str], bool]
+) -> str:
+    """Return the first program of a name in PATH that a sandbox shows.
+
+    The first of all may lie in the user's folder, as those of pyenv and nvm do.
+
+    Raises:
+        SandboxUnavailable: It shows none.
+    """
+    found = [command] if os.sep in command else in_path(command, environment)
+    for path in found:
+        folder, name = os.path.split(path)
+        program = os.path.realpath(path)
+        if shows(program):
+            if shows(os.path.join(os.path.realpath(folder), name)):
+                return path
+            if os.path.basename(program) == name:  # some programs do what their name says
+                return program
+    missing = one_line(os.path.realpath(next(iter(found), command)), SHOWN_CHARS)
+    raise SandboxUnavailable(f"its sandbox does not show {missing}: add it to `read`")
 
 
 def backend_for(config: SandboxConfig) -> Backend:

@@ -154,8 +154,8 @@ class ShellTools:
             None if confinement is None else CommandSandbox(confinement, self._first)
         )
         """What confines commands, if they have a sandbox."""
-        if confinement is not None and confinement.backend == "docker":
-            self._bash = ("bash", *self._bash[1:])  # that of the image
+        if confinement is not None:
+            self._bash = ("bash", *self._bash[1:])  # the first one that its sandbox shows
         shows = self.sandbox.shows if self.sandbox else None
         self._sessions = ShellSessions(self._first, keep=config.keep, shows=shows)
         self._dangerous = (

@@ -21,10 +21,7 @@ from toolbus_toolkits.launcher.process import PipeName
 from toolbus_toolkits.sandbox import (
     SandboxConfig,
     SandboxPolicy,
-    SandboxUnavailable,
-    confinement,
 )
-from toolbus_toolkits.sandbox.bubblewrap import in_path
 from toolbus_toolkits.skills.files import UnreadableFile, file_parts, inside, why_unreadable
 from toolbus_toolkits.skills.skill import Skill
 
@@ -91,7 +88,6 @@ class ScriptRunner:
             added = {name: (*getattr(self._config, name), path) for name, path in own.items()}
             config = self._config.model_copy(update=added)
             try:
-                command[0] = await _FOLDERS.run(_shown_program, command[0], config, folder)
                 async with (
                     asyncio.timeout(seconds),
                     run_command(
@@ -108,7 +104,7 @@ class ScriptRunner:
             except TimeoutError:
                 if output.process is None:
                     raise ToolFailed("the script could not be started in time") from None
-            except (LaunchFailed, SandboxUnavailable) as error:
+            except LaunchFailed as error:
                 raise ToolFailed(str(error)) from None
         return output.result(status, str(running.confined_by))
 
@@ -195,21 +191,6 @@ def _command(skill: Skill, script: str) -> list[str]:
         endings = ", ".join(_INTERPRETERS)
         raise ToolFailed(f"{named} is not executable, and its name does not end with {endings}")
     return [interpreter, str(path)]
-
-
-def _shown_program(name: str, config: SandboxConfig, cwd: str) -> str:
-    """Return the first program of a name in PATH that its sandbox shows; the name if none is.
-
-    The first of all may be one of the user's folder, as pyenv and nvm have them.
-    """
-    if os.path.isabs(name) or config.backend == "docker":
-        return name
-    plan = confinement(config, cwd)
-    for path in in_path(name):
-        folder = os.path.realpath(os.path.dirname(path))
-        if plan.shows(os.path.join(folder, name)) and plan.shows(os.path.realpath(path)):
-            return path
-    return name
 
 
 @asynccontextmanager
