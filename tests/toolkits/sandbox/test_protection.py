@@ -17,9 +17,11 @@ def make(root: Path, *names: str) -> None:
         (root / name).touch()
 
 
-def found(root: Path, *hidden: str) -> tuple[set[str], set[str]]:
+def found(root: Path, *hidden: str, makes_hooks: bool = True) -> tuple[set[str], set[str]]:
     """Return the names of what is hidden, and of what is protected."""
-    protection: Protection = find_protection((str(root),), [f"{root}/{name}" for name in hidden])
+    protection: Protection = find_protection(
+        (str(root),), [f"{root}/{name}" for name in hidden], makes_hooks=makes_hooks
+    )
     return (
         {os.path.relpath(path, root) for path in protection.hide},
         {os.path.relpath(path, root) for path in protection.protected},
@@ -38,6 +40,7 @@ def test_secrets_and_settings_are_found_at_any_depth_by_their_names(tmp_path: Pa
 
 def test_of_a_repository_only_what_git_runs_is_protected(tmp_path: Path) -> None:
     make(tmp_path, ".git/config", ".git/HEAD", ".git/modules/a/config", "b/.git")
+    assert ".git/hooks" not in found(tmp_path, makes_hooks=False)[1]
     assert found(tmp_path)[1] == {".git/config", ".git/hooks", ".git/modules", "b/.git"}
     assert (tmp_path / ".git/hooks").is_dir()
     (tmp_path / ".git/hooks").rmdir()

@@ -140,7 +140,7 @@ def would_protect(config: SandboxConfig, *, awaited: int = 0) -> bool:
         return False
     plan = confinement(config, "/")
     try:
-        protected_plan(backend, plan)
+        protected_plan(backend, plan, makes_hooks=False)
     except SandboxUnavailable:
         return False
     return backend.follows_no_symlink or CONFINED_FOLDERS.count(plan.write) <= awaited

@@ -55,19 +55,20 @@ class Protection:
     """Settings: they cannot be changed."""
 
 
-def find_protection(folders: Iterable[str], hidden: Iterable[str]) -> Protection:
+def find_protection(
+    folders: Iterable[str], hidden: Iterable[str], *, makes_hooks: bool
+) -> Protection:
     """Look for secrets and settings in folders.
-
-    A folder `.git` gets a folder `hooks`, so that nobody makes another one.
 
     Args:
         folders: Real paths.
         hidden: What is not looked at, since it cannot be read.
+        makes_hooks: Make a folder `hooks` in each `.git` without one, so that a program makes none.
 
     Raises:
         SandboxUnavailable: There are more than 50,000 files, or settings of git are symlinks.
     """
-    search = _Search(tuple(hidden))
+    search = _Search(tuple(hidden), makes_hooks)
     for folder in folders:
         search.look(folder)
     return Protection(tuple(search.secrets), tuple(search.settings))
@@ -88,10 +89,11 @@ def _concerns(name: str) -> bool:
 
 
 class _Search:
-    def __init__(self, hidden: tuple[str, ...]) -> None:
+    def __init__(self, hidden: tuple[str, ...], makes_hooks: bool) -> None:
         self.secrets: list[str] = []
         self.settings: list[str] = []
         self._hidden = frozenset(hidden)
+        self._makes_hooks = makes_hooks
         self._left = MAX_FILES
 
     def look(self, root: str) -> None:
@@ -137,8 +139,9 @@ class _Search:
         return is_protected
 
     def _note_git(self, path: str) -> None:
-        with contextlib.suppress(OSError):  # its user cannot write to it, nor can the program
-            os.makedirs(f"{path}/hooks", exist_ok=True)
+        if self._makes_hooks:
+            with contextlib.suppress(OSError):  # its user cannot write to it, nor can the program
+                os.makedirs(f"{path}/hooks", exist_ok=True)
         for name in _OF_GIT:
             setting = f"{path}/{name}"
             if os.path.islink(setting):

@@ -231,13 +231,17 @@ def _protected(
         return plan, False
 
 
-def protected_plan(backend: Bubblewrap, plan: Confinement) -> Confinement:
+def protected_plan(
+    backend: Bubblewrap, plan: Confinement, *, makes_hooks: bool = True
+) -> Confinement:
     """Return a plan with the secrets and settings that are in its folders by now.
+
+    A folder `.git` gets a folder `hooks` with `makes_hooks`, so that the program makes none.
 
     Raises:
         SandboxUnavailable: They cannot be found, or are too many.
     """
-    found = find_protection(plan.write, plan.hide)
+    found = find_protection(plan.write, plan.hide, makes_hooks=makes_hooks)
     more = replace(
         plan, hide=(*plan.hide, *found.hide), protected=(*plan.protected, *found.protected)
     )
