@@ -368,6 +368,10 @@ class Toolkit:
         """
         yield
 
+    def prompt_text(self, state: Mapping[str, Any]) -> str:
+        """Return what a model should know now, for `Turn.prompt`; `state` is as in `context`."""
+        return ""
+
     async def execute(
         self,
         context: ToolContext,

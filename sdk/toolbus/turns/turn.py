@@ -392,14 +392,17 @@ class Turn:
         """Return what a model should know about the tools that can be called now, as text.
 
         It has the rules of toolkits in this process, the groups with the instructions of active
-        ones, the active skills, and, quoted as data, the rules of toolkits that others host.
+        ones, the active skills, what toolkits in this process have to say now (`prompt_text`), and,
+        quoted as data, the rules of toolkits that others host.
 
         Args:
-            template: A text with any of `{rules}`, `{groups}`, `{skills}` and `{quoted}`.
+            template: A text with any of `{rules}`, `{groups}`, `{skills}`, `{toolkits}` and
+                `{quoted}`.
 
         Raises `ValueError` for a template with other fields.
         """
-        return turn_prompt(self.tools, self._groups, template, self._shown.trust)
+        texts = self._tools.prompt_texts()
+        return turn_prompt(self.tools, self._groups, texts, template, self._shown.trust)
 
     def provider_name(self, tool: str | TurnTool) -> str:
         """Return the name of a tool for a model's API: at most 64 of `A-Z a-z 0-9 _ -`.

@@ -42,7 +42,7 @@ from toolbus.tools.middleware import Middleware, ToolCall
 from toolbus.tools.result_checks import check_result
 from toolbus.tools.tool_info import ToolInfo
 from toolbus.tools.tool_run import LocalRun, OnChunk, Participant, TurnDefinitions
-from toolbus.tools.toolkit import MAX_MIXED_BYTES, MAX_RESULT_BYTES, failure_of
+from toolbus.tools.toolkit import MAX_MIXED_BYTES, MAX_RESULT_BYTES, Toolkit, failure_of
 from toolbus.wire import BadBody, pack_body
 
 if TYPE_CHECKING:  # most calls are neither recorded nor traced
@@ -484,6 +484,13 @@ class LocalDispatch:
     def state(self) -> dict[str, Any]:
         """The toolkit's part of the agent's state."""
         return self._state()
+
+    def prompt_text(self) -> str:
+        """Return what the toolkit has for the prompt now."""
+        toolkit = self._toolkit.toolkit
+        if type(toolkit).prompt_text is Toolkit.prompt_text:
+            return ""  # its state is not made for that
+        return toolkit.prompt_text(self._state())
 
     @property
     def digest(self) -> str:

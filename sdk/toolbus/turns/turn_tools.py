@@ -29,7 +29,7 @@ from toolbus.tools.tool_run import TurnDefinitions
 from toolbus.turns.agent_state import SeenDefinitions, definition_key
 from toolbus.turns.model_tools import Trust
 from toolbus.turns.tool_groups import ActiveGroups
-from toolbus.turns.turn_calls import RemoteDispatch, TurnEntry
+from toolbus.turns.turn_calls import LocalDispatch, RemoteDispatch, TurnEntry
 
 __all__ = [
     "MAX_PROVIDER_NAME_CHARS",
@@ -71,6 +71,15 @@ class TurnTools:
         """Return the tools that can be called now."""
         active = self._groups.is_active
         return tuple(entry.info for entry in self._entries.values() if active(entry.group))
+
+    def prompt_texts(self) -> list[str]:
+        """Return what the active toolkits of this process have for the prompt now."""
+        toolkits = {
+            entry.info.toolkit: entry.dispatch
+            for entry in self._entries.values()
+            if self._groups.is_active(entry.group) and isinstance(entry.dispatch, LocalDispatch)
+        }
+        return [text for dispatch in toolkits.values() if (text := dispatch.prompt_text())]
 
     def provider_name(self, name: str) -> str:
         """Return the name of a tool for providers. Raises `NotFound`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -161,9 +161,32 @@ async def test_prompt_has_rules_and_active_instructions_and_quotes_what_others_w
         assert turn.prompt("{{{rules}}}") == "{# Rules for tools\n\n## disk\n- Write little.}"
         for template in ("{tools}", "{rules!r}", "{rules:9}"):
             with pytest.raises(
-                ValueError, match=r"write \{rules\}, \{groups\}, \{skills\} or \{quoted\}"
+                ValueError, match=r"\{groups\}, \{skills\}, \{toolkits\} or \{quoted\}"
             ):
                 turn.prompt(template)
+
+
+def _nothing() -> None:
+    pass
+
+
+class _Notes(Toolkit):
+    def prompt_text(self, state: Mapping[str, Any]) -> str:
+        return f"{self.name}: {state['text']}" if state else ""
+
+
+async def test_prompt_has_what_active_toolkits_of_the_process_say_now() -> None:
+    state = AgentState({"notes": {"text": "one"}})
+    toolkits = [_Notes(name, [tool(name="x")(_nothing)]) for name in ("notes", "more")]
+    other = ToolGroup("other", "Others.", [_Notes("far", [tool(name="x")(_nothing)])])
+    async with Turn(None, always=toolkits, groups=[other], state=state) as turn:
+        assert turn.prompt("{toolkits}") == "notes: one"
+        assert "notes: one" in turn.prompt()
+        state.of("notes")["text"] = "two"
+        state.of("far")["text"] = "three"
+        assert turn.prompt("{toolkits}") == "notes: two"
+        turn.activate("other")
+        assert turn.prompt("{toolkits}") == "notes: two\n\nfar: three"
 
 
 @pytest.mark.parametrize(
