@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,6 @@ __all__ = [
     "READ",
     "confined",
     "landlock_abi",
-    "landlock_words",
     "needs_landlock",
     "python",
     "script_of",
@@ -52,8 +53,14 @@ def script_of(abi: int) -> str:
     return _WITH_ABI.format(folder=str(PROGRAM.parent), abi=abi)
 
 
-def landlock_words(options: Mapping[str, Any], abi: int | None = None) -> list[str]:
-    """Return the words before a program; with `abi`, as if the kernel had that version."""
+def confined(
+    *argv: str,
+    options: Mapping[str, Any] | None = None,
+    abi: int | None = None,
+    env: Mapping[str, str] = os.environ,
+    **popen: Any,
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end; with `abi`, as if the kernel had that version of Landlock."""
     script = [str(PROGRAM)] if abi is None else ["-c", script_of(abi)]
     everything = {
         "read": READ,
@@ -61,17 +68,15 @@ def landlock_words(options: Mapping[str, Any], abi: int | None = None) -> list[s
         "network": False,
         "unix_sockets": False,
         "max_processes": None,
-        **options,
+        "environment": dict(env),
+        **(options or {}),
     }
-    return [sys.executable, "-I", "-S", *script, json.dumps(everything)]
-
-
-def confined(
-    *argv: str, options: Mapping[str, Any] | None = None, abi: int | None = None, **popen: Any
-) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end."""
-    words = landlock_words(options or {}, abi)
-    return subprocess.run([*words, *argv], capture_output=True, text=True, check=False, **popen)
+    with tempfile.TemporaryFile() as file:
+        file.write(json.dumps(everything).encode())
+        file.seek(0)
+        words = [sys.executable, "-I", "-S", *script, str(file.fileno()), *argv]
+        popen |= {"pass_fds": [file.fileno()], "capture_output": True, "text": True}
+        return subprocess.run(words, check=False, **popen)
 
 
 def python(code: str) -> Sequence[str]:

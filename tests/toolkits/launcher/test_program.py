@@ -134,10 +134,12 @@ async def test_what_a_program_leaves_in_its_group_ends_with_it(launched: Launch)
     code = (
         "import subprocess, sys;"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']);"
-        "print(child.pid, flush=True)"
+        "print(child.pid, flush=True); sys.stdin.readline()"
     )
     async with asyncio.timeout(PATIENCE_S), launched(python(code)) as running:
         child = psutil.Process(host_pid(running.pid, int(await written(running, b"\n"))))
+        running.stdin.write(b"\n")
+        await running.exited(PATIENCE_S)
     child.wait(PATIENCE_S)
 
 

@@ -46,7 +46,7 @@ def test_a_symlink_is_resolved_once_and_a_later_one_is_refused(tmp_path: Path) -
     folder, link = tmp_path / "folder", tmp_path / "link"
     folder.mkdir()
     link.symlink_to(folder)
-    config = SandboxConfig().with_roots([link])
+    config = SandboxConfig(write=(str(link),))
     assert config.write == (str(folder),)
     assert config.backend == "auto"
     assert confinement(config, link).cwd == str(folder)
@@ -88,6 +88,8 @@ def test_secrets_of_the_user_and_the_system_are_hidden_where_they_would_be_shown
     shown = confinement(SandboxConfig(write=(str(tmp_path),)), tmp_path, str(tmp_path))
     names = {os.path.relpath(path, tmp_path) for path in shown.hide}
     assert {".ssh", ".netrc", "of toolbus"} < names
+    monkeypatch.setenv("HOME", str(tmp_path))  # a program may be given another one
+    assert confinement(SandboxConfig(read=(str(tmp_path),)), "/", "/none").hide == shown.hide
     assert f"{other}/.netrc" not in shown.hide
     within = confinement(SandboxConfig(write=(str(other),)), other, str(tmp_path))
     assert all(path.startswith("/etc/") for path in within.hide)

@@ -14,7 +14,7 @@ from support.sandbox.commands import run
 from toolbus_toolkits.launcher import LaunchFailed, start_command
 from toolbus_toolkits.sandbox import SandboxConfig, SandboxUnavailable, backend_for
 from toolbus_toolkits.sandbox.bubblewrap import Bubblewrap
-from toolbus_toolkits.sandbox.docker import docker_words, find_docker
+from toolbus_toolkits.sandbox.docker import docker_variables, docker_words, find_docker
 from toolbus_toolkits.sandbox.plan import confinement
 from toolbus_toolkits.sandbox.probe import found_backend
 
@@ -180,14 +180,15 @@ def test_docker_gets_the_same_plan_in_its_own_words(tmp_path: Path) -> None:
     config = SandboxConfig(backend="docker", image="alpine", read=(str(shared),), max_processes=9)
     plan = confinement(config.with_roots([root]), root)
     system = [path for path in plan.read if path != str(shared)]
-    words = docker_words(plan, "alpine", "name", {"PATH": "", "A": ""}, system)
+    words = docker_words(plan, "alpine", "name", 7, system)
     assert words[:3] == ["run", "--rm", "-i"]
-    assert words[-2:] == ["--", "alpine"]
+    assert words[-4:] == ["--env-file", "/proc/self/fd/7", "--", "alpine"]
     line = " ".join(words)
     assert "--network none" in line
     assert "--pids-limit 9" in line
-    assert "--env A" in line
-    assert "--env PATH" not in line
+    assert docker_variables({"PATH": "x", "A": "1\udcff", "B": ""}) == b"A=1\xff\nB=\n"
+    with pytest.raises(SandboxUnavailable, match="with a line break, such as A"):
+        docker_variables({"A": "1\nB=2"})
     written = f"{root}".replace('"', '""')
     assert f'"type=bind","source={written}","target={written}" ' in line
     assert f'"type=bind","source={shared}","target={shared}","readonly"' in line

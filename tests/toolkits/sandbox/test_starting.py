@@ -122,6 +122,31 @@ async def test_sockets_of_this_machine_are_there_only_for_the_config_that_asks(
         assert ended.status == 0
 
 
+@pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler")
+async def test_variables_of_a_command_are_not_those_of_what_confines_it(
+    confining: Confining, project: Path, tmp_path: Path
+) -> None:
+    proof = tmp_path / "proof"
+    code = f'void begin(void) {{ close(creat("{proof}", 0600)); }}'
+    (project / "x.c").write_text(f"__attribute__((constructor)) {code}")
+    plain = SandboxConfig(backend="subprocess").with_roots([project])
+    await run("cc -w -shared -fPIC -o x.so x.c", plain, project)
+    preload = {"LD_PRELOAD": str(project / "x.so")}
+    await run("true", confining(project), project, **preload)
+    assert not proof.exists()
+    await run("true", plain, project, **preload)
+    assert proof.exists()
+
+
+@pytest.mark.parametrize("name", ["A-B", "A", "A=B", ""])
+async def test_a_variable_cannot_bring_an_option(
+    confining: Confining, project: Path, name: str
+) -> None:
+    variables = {name: "x\0--bind\0/\0/"}
+    with pytest.raises(LaunchFailed, match="cannot have the variable"):
+        await run("true", confining(project), project, **variables)
+
+
 async def test_a_command_has_no_descriptor_of_its_host(
     confining: Confining, tmp_path: Path
 ) -> None:
@@ -262,19 +287,17 @@ def test_a_start_waits_until_another_one_is_set_up_in_its_folder() -> None:
     folders = ConfinedFolders()
     first = folders.enter(("/a",), sets_up=True)
     assert folders.enter(("/b",), sets_up=True).is_alone
-    entered = threading.Event()
-    uses = []
+    uses, was_set_up = [], []
 
     def enter() -> None:
         uses.append(folders.enter(("/a/b",), sets_up=True))
-        entered.set()
+        was_set_up.append(not first.is_setting_up)
 
     thread = threading.Thread(target=enter)
     thread.start()
-    assert not entered.is_set()
     first.set_up()
     thread.join(PATIENCE_S)
-    assert entered.is_set()
+    assert was_set_up == [True]
     assert not uses[0].is_alone
     first.leave()
     uses[0].leave()

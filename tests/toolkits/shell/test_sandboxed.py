@@ -188,6 +188,19 @@ async def test_working_directories_of_the_turn_may_be_changed_too(
             assert (result["exit"], result["stdout"]) == (exit, "" if exit else "x\n")
 
 
+async def test_a_working_directory_that_became_a_symlink_is_refused(
+    tmp_path: Path, backend: str
+) -> None:
+    for name in ("repo/app", "other"):
+        (tmp_path / name).mkdir(parents=True)
+    config = SandboxConfig.model_validate({"backend": backend, "write": [str(tmp_path / "repo")]})
+    run = _caller(tmp_path / "repo" / "app", sandbox=config)
+    assert (await run(command="mv ../app ../was; ln -s ../other ../app"))["exit"] == 0
+    with pytest.raises(ToolFailed, match="is reached by a symlink now"):
+        await run(command="echo x > x")
+    assert os.listdir(tmp_path / "other") == []
+
+
 TOOLS = {
     "git": "git init -q && git -c user.name=a -c user.email=a@b commit -qm one --allow-empty"
     " && git log --format=%s",
@@ -347,7 +360,7 @@ async def test_a_call_whose_time_ends_while_it_waits_has_not_run(project: Path) 
         assert late.value["protected"], (late.value, agent.asked)
         return
     assert (late.error.executed, late.error.details["reason"]) == ("no", "changed")
-    assert "as long as it had time" in late.error.message
+    assert "another confined program runs" in late.error.message
 
 
 async def test_a_question_about_a_call_counts_on_nothing(project: Path) -> None:

@@ -108,7 +108,7 @@ async def test_a_script_runs_by_itself_or_by_the_program_for_its_ending(tmp_path
     found = runnable(source)
     assert (await run(found, "a.py", "x", "--y")).stdout.startswith("hello x --y\n")
     assert (await run(found, "b.sh")).stdout == "shell\n"
-    assert (await run(found, "./c")).stdout == "itself\n"
+    assert (await run(found, "c")).stdout == "itself\n"
 
 
 async def test_scripts_of_a_source_that_does_not_say_run_are_not_run(tmp_path: Path) -> None:
@@ -137,6 +137,7 @@ async def test_scripts_of_a_source_that_does_not_say_run_are_not_run(tmp_path: P
         ("link.py", "is a link, or is reached by one"),
         ("out.py", "is a link that leaves its folder"),
         ("linked/a.py", "is a link that leaves its folder"),
+        ("./a.py", "write 'a.py'"),
         ("gone.py", "cannot be read: No such file"),
         ("x" * 300, "cannot be read: File name too long"),
         ("sub", "is not a regular file"),

@@ -25,9 +25,9 @@ from toolbus_toolkits.launcher.marks import MARKS
 from toolbus_toolkits.sandbox import (
     ConfinedStart,
     SandboxConfig,
-    SandboxUnavailable,
     confined_command,
 )
+from toolbus_toolkits.sandbox.starting import dropped_by_shells
 
 __all__ = [
     "PIPE_BYTES",
@@ -283,16 +283,20 @@ class StartedProcess:
         else:
             argv = [_find(program, environment), *program.args]
         mark = MARKS.new() if kind == "command" else None
-        # /bin/sh may drop variables whose names it cannot use: then the program is started at once,
-        # and marked a moment later. A program is held only in a sandbox, which may start others
-        # before it: limits that come later would not be theirs.
-        is_held = (mark or confined) is not None and all(
-            name.isidentifier() and name.isascii() for name in environment
-        )
+        # Without a mark a program waits only in a sandbox, whose helpers start others before limits
+        # could be set. /bin/sh may drop variables whose names it cannot use: then the program is
+        # started at once, and marked a moment later.
+        is_held = mark is not None or confined is not None
+        is_held = is_held and dropped_by_shells(environment) is None
         if is_held:
             script = _AT_THE_DOOR if has_stdin else f"{_AT_THE_DOOR} </dev/null"
             argv = [_SHELL, "-c", script, "sh", *argv]
-        popen = _spawn(program, confined, argv, environment, has_stdin=has_stdin or is_held)
+        try:
+            popen = _spawn(program, confined, argv, environment, has_stdin=has_stdin or is_held)
+        except LaunchFailed:
+            if confined is not None:
+                await _THREADS.finish(confined.end)
+            raise
         popen.returncode = 0  # it is waited for here, and never by Popen
         HOST_WATCH.add(popen.pid, kind)
         if mark is not None:
@@ -324,13 +328,14 @@ class StartedProcess:
         # A forked child has a copy of this object, whose methods run where its frames are cleared.
         if self._is_over or self._host != os.getpid():
             return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if number == signal.SIGKILL or not self._is_in_namespace:
+        if number == signal.SIGKILL or not self._is_in_namespace:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.pid, number)
-                return
-            # The first two of the group are bubblewrap: with one of them all would end at once.
-            for first in _children(self.pid):
-                for pid in _descendants(first):
+            return
+        # The first two of the group are bubblewrap: with one of them all would end at once.
+        for first in _children(self.pid):
+            for pid in _descendants(first):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
                     if os.getpgid(pid) == self.pid:
                         os.kill(pid, number)
 
@@ -519,12 +524,11 @@ def _pidfd(pid: int) -> int | None:
 
 
 def _children(pid: int) -> list[int]:
-    try:
-        return [
-            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        ]
-    except OSError:  # it has ended
-        return []
+    found: list[int] = []
+    with contextlib.suppress(OSError):  # it has ended
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (thread / "children").read_text().split())
+    return found
 
 
 def _descendants(pid: int) -> list[int]:
@@ -557,8 +561,6 @@ def _spawn(
             start_new_session=True,
         )
     except (OSError, ValueError) as error:
-        if confined is not None:
-            confined.end()
         raise _cannot_start(program, getattr(error, "strerror", None) or str(error)) from None
     if confined is not None:
         confined.close_descriptors()
@@ -567,7 +569,6 @@ def _spawn(
         except OSError as error:  # its control group has gone
             process.kill()
             process.communicate()
-            confined.end()
             raise _cannot_start(program, str(error)) from None
     return process
 
@@ -584,8 +585,8 @@ async def _confined(program: Program, environment: Mapping[str, str]) -> Confine
         return await _THREADS.run(
             confined_command, sandbox, argv, environment, program.cwd, undo=ConfinedStart.end
         )
-    except SandboxUnavailable as error:
-        raise _cannot_start(program, str(error)) from error
+    except OSError as error:
+        raise _cannot_start(program, error.strerror or str(error)) from error
 
 
 def _cannot_start(program: Program, why: str) -> LaunchFailed:

@@ -104,12 +104,6 @@ class RunningProgram:
         return None if confined is None else confined.backend
 
     @property
-    def is_protected(self) -> bool:
-        """Whether secrets and settings in its folders are kept from it: see `SandboxConfig`."""
-        confined = self._started.confined
-        return confined is not None and confined.is_protected
-
-    @property
     def last_lines(self) -> list[str]:
         """The last 20 lines of stderr, escaped and cut to `SHOWN_CHARS`."""
         return list(self._lines)

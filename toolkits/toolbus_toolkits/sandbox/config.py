@@ -83,13 +83,7 @@ class SandboxConfig(BaseModel, frozen=True, extra="forbid"):
     @classmethod
     def _can_be_given(cls, paths: tuple[str, ...]) -> tuple[str, ...]:
         for path in paths:
-            shown = one_line(path, SHOWN_CHARS)
-            if path == "/":
-                raise ValueError("/ cannot be given: name the folders in it that are needed")
-            if any(is_same_or_below(path, folder) for folder in _OF_THE_SANDBOX):
-                raise ValueError(f"{shown} cannot be given: the sandbox shows its own part of it")
-            if not os.path.exists(path):
-                raise ValueError(f"there is no file or folder {shown}")
+            _require_can_be_given(path)
         return paths
 
     @model_validator(mode="after")
@@ -101,12 +95,16 @@ class SandboxConfig(BaseModel, frozen=True, extra="forbid"):
     def with_roots(self, roots: Iterable[str | os.PathLike[str]]) -> SandboxConfig:
         """Return a config that lets the working directories of a toolkit be changed too.
 
-        Raises `ValidationError` as the class does.
+        Args:
+            roots: Real paths. They are not resolved again: a program may have put a symlink in the
+                place of one meanwhile, which is refused at the start of the next program.
+
+        Raises `ValueError` for one that does not exist or that cannot be given.
         """
-        fields = {name: getattr(self, name) for name in self.model_fields_set}
-        return SandboxConfig(
-            **fields | {"write": (*self.write, *(os.fspath(root) for root in roots))}
-        )
+        added = tuple(os.fspath(root) for root in roots)
+        for root in added:
+            _require_can_be_given(root)
+        return self.model_copy(update={"write": tuple(dict.fromkeys((*self.write, *added)))})
 
 
 def read_sandbox(value: object) -> SandboxConfig:
@@ -124,6 +122,16 @@ def read_sandbox(value: object) -> SandboxConfig:
             for fault in error.errors(include_url=False, include_context=False)
         )
         raise ValueError("; ".join(faults)) from None
+
+
+def _require_can_be_given(path: str) -> None:
+    shown = one_line(path, SHOWN_CHARS)
+    if path == "/":
+        raise ValueError("/ cannot be given: name the folders in it that are needed")
+    if any(is_same_or_below(path, folder) for folder in _OF_THE_SANDBOX):
+        raise ValueError(f"{shown} cannot be given: the sandbox shows its own part of it")
+    if not os.path.exists(path):
+        raise ValueError(f"there is no file or folder {shown}")
 
 
 def _real_path(path: str) -> str:

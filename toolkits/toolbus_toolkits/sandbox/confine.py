@@ -1,10 +1,10 @@
 """A program that confines itself by Landlock and seccomp, then becomes another program.
 
-It needs no namespaces and no privileges, and runs as `python -I -S confine.py JSON PROGRAM ARG...`.
-The keys of the JSON are those of `Confinement`: `read`, `write`, `network`, `unix_sockets` and
-`max_processes`. Paths are real: one with a symlink in it is an error. What goes wrong before
-PROGRAM is executed is one line on stderr and exit status 125; what cannot be confined is never
-executed.
+It needs no namespaces and no privileges, and runs as `python -I -S confine.py FD PROGRAM ARG...`.
+The descriptor gives JSON, with keys of `Confinement`: `read`, `write`, `network`, `unix_sockets`
+and `max_processes`; and with `environment`, all variables of PROGRAM. Paths are real: one with a
+symlink in it is an error. What goes wrong before PROGRAM is executed is one line on stderr and exit
+status 125; what cannot be confined is never executed.
 
 It is run as a file of its own, so it imports nothing of this package. Each import costs
 milliseconds at every start.
@@ -147,7 +147,7 @@ _REFUSED = (
 _MISSING = "clone3 io_uring_setup io_uring_enter io_uring_register"
 
 
-class _Failure(Exception):
+class _Failure(OSError):
     """What the line on stderr says."""
 
 
@@ -376,13 +376,6 @@ def _refuse_calls(rules: list[_Rule]) -> None:
     _call("seccomp", "prctl", _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, described, 0, 0)
 
 
-def _environment() -> dict[bytes, bytes]:
-    """Return the variables as they were before Python set LC_CTYPE at its start."""
-    with open("/proc/self/environ", "rb") as file:
-        entries = file.read().split(b"\0")
-    return dict(entry.split(b"=", 1) for entry in entries if b"=" in entry)
-
-
 def _confine(options: dict[str, Any]) -> None:
     abi = _landlock_abi()
     if abi < 1:
@@ -400,14 +393,15 @@ def _confine(options: dict[str, Any]) -> None:
 
 def main() -> NoReturn:
     """Confine this process as its first argument says, and execute the rest."""
-    options, *argv = sys.argv[1:]
+    descriptor, *argv = sys.argv[1:]
     try:
-        environment = _environment()
-        _confine(json.loads(options))
+        with open(int(descriptor), "rb") as file:
+            options = json.load(file)
+        _confine(options)
         for number in _IGNORED_BY_PYTHON:
             _libc.signal(number, None)
-        os.execvpe(argv[0], argv, environment)
-    except (_Failure, OSError) as error:
+        os.execvpe(argv[0], argv, options["environment"])
+    except OSError as error:
         os.write(2, f"confine: {error}\n".encode())
         sys.exit(_FAILED)
 

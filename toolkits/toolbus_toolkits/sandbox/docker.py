@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from toolbus_toolkits.sandbox.bubblewrap import in_path
 from toolbus_toolkits.sandbox.plan import Confinement, SandboxUnavailable, is_below_any
 
-__all__ = ["docker_words", "find_docker"]
+__all__ = ["docker_variables", "docker_words", "find_docker"]
 
 _OF_THE_IMAGE = frozenset({"HOME", "PATH", "TMPDIR"})
 
@@ -27,7 +27,7 @@ def find_docker(writable: Iterable[str]) -> str:
 
 
 def docker_words(
-    plan: Confinement, image: str, name: str, variables: Iterable[str], system: Sequence[str]
+    plan: Confinement, image: str, name: str, variables: int, system: Sequence[str]
 ) -> list[str]:
     """Return the words after `docker` and before a command that confine it as planned.
 
@@ -35,7 +35,7 @@ def docker_words(
         plan: What it gets.
         image: What it runs in; its programs are those of the image.
         name: That of the container, to end it by.
-        variables: Names of the variables that it gets of those that `docker` is started with.
+        variables: A descriptor that gives what `docker_variables` returns.
         system: Folders of the plan that are those of the image.
 
     Raises:
@@ -59,10 +59,22 @@ def docker_words(
             words += ["--mount", _field("type=tmpfs", f"target={path}", "tmpfs-mode=0000")]
         else:
             words += ["--mount", _mount("/dev/null", path, is_read_only=True)]
-    for variable in variables:
-        if variable not in _OF_THE_IMAGE:
-            words += ["--env", variable]
-    return [*words, "--", image]
+    return [*words, "--env-file", f"/proc/self/fd/{variables}", "--", image]
+
+
+def docker_variables(environment: Mapping[str, str]) -> bytes:
+    """Return the variables of a command, without those of the image, as `--env-file` reads them.
+
+    Raises:
+        SandboxUnavailable: One of them has a line break, which such a file cannot have.
+    """
+    lines = []
+    for name, value in environment.items():
+        if "\n" in value:
+            raise SandboxUnavailable(f"docker takes no variable with a line break, such as {name}")
+        if name not in _OF_THE_IMAGE:
+            lines.append(f"{name}={value}\n")
+    return "".join(lines).encode(errors="surrogateescape")
 
 
 def _mount(source: str, target: str, *, is_read_only: bool) -> str:

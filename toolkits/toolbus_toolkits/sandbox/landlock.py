@@ -5,21 +5,27 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from toolbus_toolkits.sandbox.plan import Confinement, SandboxUnavailable, is_below_any
 
-__all__ = ["landlock_words"]
+__all__ = ["landlock_options", "landlock_words"]
 
 _PROGRAM = Path(__file__).with_name("confine.py")
 
 
-def landlock_words(plan: Confinement, scratch: str) -> list[str]:
-    """Return the words before a command that confine it as planned.
+def landlock_words(descriptor: int) -> list[str]:
+    """Return the words before a command; the descriptor gives what `landlock_options` returns."""
+    return [sys.executable, "-I", "-S", str(_PROGRAM), str(descriptor)]
+
+
+def landlock_options(plan: Confinement, environment: Mapping[str, str], scratch: str) -> bytes:
+    """Return what confines a command as planned.
 
     Args:
         plan: What it gets.
+        environment: All its variables.
         scratch: A folder that it may change: its user's folder, and that of its temporary files.
 
     Raises:
@@ -43,8 +49,9 @@ def landlock_words(plan: Confinement, scratch: str) -> list[str]:
         "network": plan.network,
         "unix_sockets": plan.unix_sockets,
         "max_processes": plan.max_processes,
+        "environment": dict(environment),
     }
-    return [sys.executable, "-I", "-S", str(_PROGRAM), json.dumps(options)]
+    return json.dumps(options).encode()
 
 
 def _without(paths: Iterable[str], hidden: frozenset[str]) -> Iterator[str]:

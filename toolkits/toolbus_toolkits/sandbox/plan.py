@@ -136,8 +136,9 @@ def _hidden(config: SandboxConfig, home: str, shown: tuple[str, ...]) -> tuple[s
         of_home = (entry for entries in SECRETS.values() for entry in entries.split())
         names = (name for name in of_home if not name.startswith("/") and "*" not in name)
         of_toolbus = os.fspath(home_of(os.environ))  # keys and records, by names with wildcards
+        homes = {home, _real(os.fspath(user_folder()))}  # whoever starts it may choose its HOME
         wanted: Iterable[str] = (
-            *(f"{home}/{name}" for name in names),
+            *(f"{folder}/{name}" for name in names for folder in homes),
             of_toolbus,
             *_SYSTEM_SECRETS,
         )

@@ -80,6 +80,9 @@ def confined_command(
     Raises:
         SandboxUnavailable: It cannot be confined so. Nothing was started.
     """
+    for name, value in environment.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise SandboxUnavailable(f"a program cannot have the variable {name[:SHOWN_CHARS]!a}")
     backend = found_backend(config)
     plan = confinement(config, cwd or "/", environment.get("HOME", ""))
     if backend != "docker":  # whose programs are those of its image
@@ -160,7 +163,7 @@ def found_backend(config: SandboxConfig) -> Backend | Bubblewrap:
         try:
             backend = Bubblewrap.find(config.write) if name == "bubblewrap" else name
             probed(backend, config)  # type: ignore[arg-type]
-        except SandboxUnavailable as error:
+        except OSError as error:
             failures.append(f"{name}: {error}")
         else:
             return backend  # type: ignore[return-value]

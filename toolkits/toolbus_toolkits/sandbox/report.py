@@ -12,7 +12,6 @@ from toolbus_toolkits.sandbox.bubblewrap import Bubblewrap
 from toolbus_toolkits.sandbox.config import BACKENDS, SandboxConfig
 from toolbus_toolkits.sandbox.docker import find_docker
 from toolbus_toolkits.sandbox.holds import HOLDS
-from toolbus_toolkits.sandbox.plan import SandboxUnavailable
 from toolbus_toolkits.sandbox.probe import probed
 
 __all__ = ["examine_sandbox", "table"]
@@ -37,7 +36,7 @@ def _bubblewrap() -> Finding:
     try:
         bubblewrap = Bubblewrap.find(())
         probed(bubblewrap, SandboxConfig())
-    except SandboxUnavailable as error:
+    except OSError as error:
         return Finding("bubblewrap", "warn", str(error))
     version = ".".join(map(str, bubblewrap.version))
     text = f"version {version} confines, {bubblewrap.path}"
@@ -49,7 +48,7 @@ def _bubblewrap() -> Finding:
 def _landlock() -> Finding:
     try:
         probed("landlock", SandboxConfig())
-    except SandboxUnavailable as error:
+    except OSError as error:
         return Finding("landlock", "warn", str(error))
     return Finding("landlock", "ok", "the kernel confines")
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from toolbus_toolkits.sandbox.bubblewrap import Bubblewrap
 from toolbus_toolkits.sandbox.config import Backend, SandboxConfig
 from toolbus_toolkits.sandbox.confine import seccomp_filter
-from toolbus_toolkits.sandbox.docker import docker_words, find_docker
-from toolbus_toolkits.sandbox.landlock import landlock_words
+from toolbus_toolkits.sandbox.docker import docker_variables, docker_words, find_docker
+from toolbus_toolkits.sandbox.landlock import landlock_options, landlock_words
 from toolbus_toolkits.sandbox.pids_cgroup import PidsCgroup
 from toolbus_toolkits.sandbox.plan import (
     Confinement,
@@ -33,7 +32,7 @@ from toolbus_toolkits.sandbox.protection import (
     find_protection,
 )
 
-__all__ = ["ConfinedStart", "confined_start", "protected_plan"]
+__all__ = ["ConfinedStart", "confined_start", "dropped_by_shells", "protected_plan"]
 
 _SHELL = "/bin/sh"
 _NEWEST_ABI = 1 << 10
@@ -46,8 +45,10 @@ class ConfinedStart:
 
     backend: Backend
     argv: list[str]
-    environment: dict[str, str]
     cwd: str
+    environment: dict[str, str] = field(default_factory=lambda: {"PATH": os.defpath})
+    """The variables of what confines it, which is not confined: those of a program, such as
+    LD_PRELOAD, would let it load a library outside of its sandbox."""
     descriptors: list[int] = field(default_factory=list)
     """Those that it gets; they are closed here once it is started."""
     is_protected: bool = False
@@ -58,7 +59,7 @@ class ConfinedStart:
     """Its use of the folders that it changes."""
     group: PidsCgroup | None = None
     """What limits its processes, if the limits of a process do not."""
-    _scratch: str = ""
+    _scratch: tempfile.TemporaryDirectory[str] | None = None
     _end: list[str] = field(default_factory=list)
     """A command that ends it, where killing its process does not."""
 
@@ -88,8 +89,8 @@ class ConfinedStart:
             self.use.leave()
         if self.group is not None:
             self.group.remove()
-        if self._scratch:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+        if self._scratch is not None:
+            self._scratch.cleanup()
         if self._end:
             with contextlib.suppress(OSError, subprocess.TimeoutExpired):
                 subprocess.run(self._end, capture_output=True, timeout=30, check=False)
@@ -118,7 +119,7 @@ def confined_start(
     asked = [name for name in ("hide", "max_processes") if getattr(config, name) is not None]
     if asked:
         raise SandboxUnavailable(f"without a sandbox nothing holds `{asked[0]}`")
-    return ConfinedStart("subprocess", list(argv), dict(environment), plan.cwd)
+    return ConfinedStart("subprocess", list(argv), plan.cwd, dict(environment))
 
 
 def _by_bubblewrap(
@@ -135,7 +136,7 @@ def _by_bubblewrap(
         plan.write,
         sets_up=not backend.follows_no_symlink and (asked or config.protect is not False),
     )
-    start = ConfinedStart("bubblewrap", [], dict(environment), plan.cwd, use=use)
+    start = ConfinedStart("bubblewrap", [], plan.cwd, use=use)
     try:
         if asked and not (use.is_alone or backend.follows_no_symlink):
             raise FoldersInUse(_NOT_ALONE)
@@ -144,17 +145,17 @@ def _by_bubblewrap(
         if not _has_places_within(plan):
             use.set_up()
         plan = _limited(start, plan, of_bubblewrap=2)
-        program = [*_inner_words(start, plan, use), *argv]
-        words = backend.arguments(plan)
-        for variable in [name for name in start.environment if not _is_name_of_shells(name)]:
-            # The launcher starts it by a shell, which would drop the variable.
-            words += ("--setenv", variable, start.environment.pop(variable))
+        program = [*_inner_words(start, plan, use, environment), *argv]
+        words = [*backend.arguments(plan), "--clearenv"]
+        variables = dict(environment)
+        if "TMPDIR" in variables and not plan.shows(os.path.realpath(variables["TMPDIR"])):
+            variables["TMPDIR"] = "/tmp"
+        for name, value in variables.items():
+            words += ("--setenv", name, value)
         rules = {"network": True, "unix_sockets": plan.unix_sockets}
         words += ("--seccomp", str(_hold(start, seccomp_filter(rules, _NEWEST_ABI))))
         arguments = b"".join(os.fsencode(word) + b"\0" for word in words)
         start.argv = [backend.path, "--args", str(_hold(start, arguments)), "--", *program]
-        if "TMPDIR" in environment and not plan.shows(os.path.realpath(environment["TMPDIR"])):
-            start.environment["TMPDIR"] = "/tmp"
     except BaseException:
         start.end()
         raise
@@ -166,7 +167,9 @@ def _has_places_within(plan: Confinement) -> bool:
     return bool(plan.protected) or any(is_below_any(path, plan.write) for path in plan.hide)
 
 
-def _inner_words(start: ConfinedStart, plan: Confinement, use: FolderUse) -> list[str]:
+def _inner_words(
+    start: ConfinedStart, plan: Confinement, use: FolderUse, environment: Iterable[str]
+) -> list[str]:
     """Return the words of a shell that does within the sandbox what must be done there."""
     lines = []
     if plan.max_processes is not None:
@@ -180,18 +183,20 @@ def _inner_words(start: ConfinedStart, plan: Confinement, use: FolderUse) -> lis
         lines.append(f"echo > /proc/self/fd/{writing}")  # not every shell takes >&12
     if not lines:
         return []
-    _require_names_of_shells(start.environment)
+    _require_names_of_shells(environment)
     return [_SHELL, "-c", " && ".join([*lines, 'exec "$@"']), "sh"]
 
 
+def dropped_by_shells(environment: Iterable[str]) -> str | None:
+    """Return the first variable that a shell may drop for its name; None if there is none."""
+    names = (name for name in environment if not (name.isidentifier() and name.isascii()))
+    return next(names, None)
+
+
 def _require_names_of_shells(environment: Iterable[str]) -> None:
-    for name in environment:
-        if not _is_name_of_shells(name):
-            raise SandboxUnavailable(f"shells drop a variable of the name {name!a}: leave it out")
-
-
-def _is_name_of_shells(name: str) -> bool:
-    return name.isidentifier() and name.isascii()
+    name = dropped_by_shells(environment)
+    if name is not None:
+        raise SandboxUnavailable(f"shells drop a variable of the name {name!a}: leave it out")
 
 
 def _limited(start: ConfinedStart, plan: Confinement, *, of_bubblewrap: int) -> Confinement:
@@ -261,12 +266,14 @@ def _hold(start: ConfinedStart, data: bytes) -> int:
 def _by_landlock(
     plan: Confinement, argv: Sequence[str], environment: Mapping[str, str]
 ) -> ConfinedStart:
-    scratch = os.path.realpath(tempfile.mkdtemp(prefix="toolbus-sandbox-"))
-    # The real ones cannot be covered without a mount namespace.
-    own = {"HOME": scratch, "TMPDIR": scratch}
-    start = ConfinedStart("landlock", [], {**environment, **own}, plan.cwd, _scratch=scratch)
+    made = tempfile.TemporaryDirectory(prefix="toolbus-sandbox-", ignore_cleanup_errors=True)
+    start = ConfinedStart("landlock", [], plan.cwd, _scratch=made)
     try:
-        start.argv = [*landlock_words(_limited(start, plan, of_bubblewrap=0), scratch), *argv]
+        folder = os.path.realpath(made.name)
+        # The real ones cannot be covered without a mount namespace.
+        variables = {**environment, "HOME": folder, "TMPDIR": folder}
+        options = landlock_options(_limited(start, plan, of_bubblewrap=0), variables, folder)
+        start.argv = [*landlock_words(_hold(start, options)), *argv]
         start.use = CONFINED_FOLDERS.enter(plan.write, sets_up=False)
     except BaseException:
         start.end()
@@ -280,15 +287,17 @@ def _by_docker(
     docker = find_docker(plan.write)
     name = f"toolbus-{secrets.token_hex(8)}"
     system = [path for path in map(os.path.realpath, system_folders()) if path not in config.read]
-    words = docker_words(plan, config.image or "", name, environment, system)
+    variables = docker_variables(environment)
     # The client finds its engine by variables and files of its own user.
     own = {key: value for key, value in os.environ.items() if key.startswith("DOCKER_")}
     own |= {key: os.environ[key] for key in ("HOME", "PATH") if key in os.environ}
-    return ConfinedStart(
-        "docker",
-        [docker, *words, *argv],
-        {**environment, **own},
-        "/",
-        # The engine runs it, which does not end with its client.
-        _end=[docker, "rm", "--force", name],
-    )
+    # The engine runs it, which does not end with its client.
+    start = ConfinedStart("docker", [], "/", own, _end=[docker, "rm", "--force", name])
+    try:
+        descriptor = _hold(start, variables)
+        words = docker_words(plan, config.image or "", name, descriptor, system)
+    except BaseException:
+        start.close_descriptors()
+        raise
+    start.argv = [docker, *words, *argv]
+    return start

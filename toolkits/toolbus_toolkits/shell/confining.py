@@ -8,15 +8,11 @@ waits for the commands of its shell in the foreground, since models call several
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-    contextmanager,
-)
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TypeAlias
 
 from toolbus import ToolContext, ToolFailed
@@ -72,10 +68,10 @@ class CommandSandbox:
         """Return what confines the commands. Raises `SandboxUnavailable` if nothing does."""
         return await _THREADS.run(backend_for, self._with_workdirs(()))
 
-    def shows(self, directory: str) -> bool:
-        """Whether a command can start in a directory."""
+    def shows(self, directory: str, workdirs: tuple[str, ...]) -> bool:
+        """Whether a command of a call with these working directories can start in a directory."""
         try:
-            return confinement(self._with_workdirs(()), directory).shows(directory)
+            return confinement(self._with_workdirs(workdirs), directory).shows(directory)
         except (SandboxUnavailable, ValueError):
             return False
 
@@ -107,7 +103,7 @@ class CommandSandbox:
             self._judged[_call(context)] = False
         return True
 
-    def has_to_keep_within(self, context: ToolContext) -> bool:
+    def must_keep_within(self, context: ToolContext) -> bool:
         """Whether `keeps_within` was said of a call."""
         with self._lock:
             return _call(context) in self._judged
@@ -117,57 +113,43 @@ class CommandSandbox:
 
         Raises `LaunchFailed`, and `ToolFailed` for a working directory that has gone.
         """
-        while True:
-            config = self._config_for(context)
-            try:
-                return await start(sandbox=config)
-            except LaunchFailed as error:
-                if not self._can_wait(context, config, error):
-                    raise
-            await CONFINED_FOLDERS.wait_until_free(config.write)
+        return await start(sandbox=self._config_for(context))
 
     @asynccontextmanager
     async def run(self, context: ToolContext, run: Run) -> AsyncIterator[RunningCommand]:
-        """Run the command of a call while the block runs; raises as `start`."""
-        while True:
-            config = self._config_for(context)
-            async with AsyncExitStack() as stack:
-                stack.enter_context(self._counted())
-                try:
-                    process = await stack.enter_async_context(run(sandbox=config))
-                except LaunchFailed as error:
-                    if not self._can_wait(context, config, error, own=1):
-                        raise
-                else:
-                    yield process
-                    return
-            await CONFINED_FOLDERS.wait_until_free(config.write)
-
-    def _can_wait(
-        self, context: ToolContext, config: SandboxConfig, error: LaunchFailed, *, own: int = 0
-    ) -> bool:
-        """Whether a command did not start because of others in the foreground, which end.
-
-        `own` is 1 if it is counted among these itself.
-        """
-        if not (isinstance(error.__cause__, FoldersInUse) and self.has_to_keep_within(context)):
-            return False
-        return CONFINED_FOLDERS.count(config.write) <= self._in_foreground - own
-
-    @contextmanager
-    def _counted(self) -> Iterator[None]:
+        """Run the command of a call in the foreground while the block runs; raises as `start`."""
+        config = self._config_for(context)
         with self._lock:
             self._in_foreground += 1
         try:
-            yield
+            async with run(sandbox=config) as process:
+                yield process
         finally:
             with self._lock:
                 self._in_foreground -= 1
 
+    async def has_waited(self, context: ToolContext, error: LaunchFailed, ends_at: float) -> bool:
+        """Wait for the commands in the foreground that kept one from being started.
+
+        Returns:
+            Whether they have ended until `ends_at`, a time of the event loop. False at once if
+            others run in its folders, or it was not started for another reason.
+        """
+        folders = self._config_for(context).write
+        is_busy = isinstance(error.__cause__, FoldersInUse)
+        if not is_busy or CONFINED_FOLDERS.count(folders) > self._in_foreground:
+            return False
+        try:
+            async with asyncio.timeout_at(ends_at):
+                await CONFINED_FOLDERS.wait_until_free(folders)
+        except TimeoutError:
+            return False
+        return True
+
     def _config_for(self, context: ToolContext) -> SandboxConfig:
         """Return what the command of a call may reach that starts now."""
         try:
-            if self.has_to_keep_within(context):
+            if self.must_keep_within(context):
                 with self._lock:
                     self._judged[_call(context)] = True
                 return self._protecting(context.workdirs)
@@ -181,15 +163,13 @@ class CommandSandbox:
     def _protecting(self, workdirs: tuple[str, ...]) -> SandboxConfig:
         config = self._with_workdirs(workdirs)
         # What changes a program in PATH changes what later commands do, which are judged by name.
-        folders = self._first.variables["PATH"].split(os.pathsep)
+        folders = filter(os.path.isdir, self._first.variables["PATH"].split(os.pathsep))
         programs = [
             folder
-            for folder in folders
-            if os.path.isdir(folder)
-            and any(is_same_or_below(resolve(folder, "/"), root) for root in config.write)
+            for folder in (resolve(folder, "/") for folder in folders)
+            if any(is_same_or_below(folder, root) for root in config.write)
         ]
-        given = {name: getattr(config, name) for name in config.model_fields_set}
-        return SandboxConfig(**given | {"read": (*config.read, *programs), "protect": True})
+        return config.model_copy(update={"read": (*config.read, *programs), "protect": True})
 
 
 def _call(context: ToolContext) -> tuple[Asker, str]:

@@ -85,11 +85,16 @@ class ShellSessions:
     Args:
         first: What a first command starts with.
         keep: Whether a next one starts with what the last one ended with; else all are first ones.
-        shows: Whether a confined command can start in a directory; None if they are unconfined.
+        shows: Whether a confined command, by the working directories of its call, can start in a
+            directory; None if they are unconfined.
     """
 
     def __init__(
-        self, first: ShellState, *, keep: bool, shows: Callable[[str], bool] | None = None
+        self,
+        first: ShellState,
+        *,
+        keep: bool,
+        shows: Callable[[str, tuple[str, ...]], bool] | None = None,
     ) -> None:
         self._first = first
         self._keep = keep
@@ -108,8 +113,8 @@ class ShellSessions:
             session.assessed[command] = session.state
             return session.state
 
-    def begin(self, asker: Asker, command: str) -> ShellState:
-        """Return what a command starts with.
+    def begin(self, asker: Asker, command: str, workdirs: tuple[str, ...]) -> ShellState:
+        """Return what a command starts with; `workdirs` are those of its call.
 
         Raises `ToolFailed` if another one has changed that since this one was assessed: in another
         directory it would be another command; and if the directory does not exist any more.
@@ -126,7 +131,7 @@ class ShellSessions:
                 # Not `retryable`: a client would repeat it by itself, and judge nothing again.
                 raise ToolFailed(text, details={"reason": "changed"})
             fault = ""
-            if self._shows is not None and not self._shows(state.directory):
+            if self._shows is not None and not self._shows(state.directory, workdirs):
                 fault = "is not in the sandbox"  # such as its own /tmp, which has gone
             elif not os.path.isdir(state.directory):
                 fault = "does not exist any more"

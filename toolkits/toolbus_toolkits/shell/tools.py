@@ -45,7 +45,6 @@ such limit, since a server may write for months."""
 _PROGRESS_CHARS = 1_500
 """Of each stream: with four bytes a character both fit into the 16 KiB of a progress."""
 _PROGRESS_EVERY_S = 0.25
-_NO_TIME_LEFT = LaunchFailed("other commands ran in its folder as long as it had time")
 _MAX_AT_A_TIME = 32
 """Commands in the foreground; each may keep 5 MB of output."""
 
@@ -201,7 +200,7 @@ class ShellTools:
         Args:
             context: The call.
             command: The command line, for `bash --noprofile --norc -c`. Its input is empty.
-            timeout_s: Seconds that it may take; not for the background.
+            timeout_s: Seconds that it may take; a job may only take so long to start.
             background: Return at once, with a job that goes on: see `read`, `write` and `stop`.
         """
         return (await self._ran(context, command, timeout_s, background))[0]
@@ -229,7 +228,7 @@ class ShellTools:
         try:
             _check(command)
             asker = asker_of(context)
-            begun = self._sessions.begin(asker, command)
+            begun = self._sessions.begin(asker, command, context.workdirs)
             seconds = seconds_to_answer(context, min(timeout_s, self._max_s))
             if background:
                 job = await self._run_as_job(context, command, seconds, begun)
@@ -274,31 +273,37 @@ class ShellTools:
             limits=self._limits,
             descriptors=descriptors,
         )
-        try:
-            async with (
-                asyncio.timeout(seconds),
-                run() if self.sandbox is None else self.sandbox.run(context, run) as job.process,
-            ):
-                context.enter()
-                await job.ended()
-        except TimeoutError:
-            if job.process is None and self._has_to_keep_within(context):
-                raise self._not_started(context, _NO_TIME_LEFT) from None
-            job.close(None)
-            return True
-        except LaunchFailed as error:
-            raise self._not_started(context, error) from None
-        return False
+        ends_at = asyncio.get_running_loop().time() + seconds
+        while True:
+            try:
+                async with (
+                    asyncio.timeout_at(ends_at),
+                    run() if self.sandbox is None else self.sandbox.run(context, run) as process,
+                ):
+                    job.process = process
+                    context.enter()
+                    await job.ended()
+                    return False
+            except TimeoutError:
+                job.close(None)
+                return True
+            except LaunchFailed as error:
+                await self._wait_or_raise(context, error, ends_at)
 
-    def _has_to_keep_within(self, context: ToolContext) -> bool:
-        return self.sandbox is not None and self.sandbox.has_to_keep_within(context)
-
-    def _not_started(self, context: ToolContext, error: LaunchFailed) -> ToolFailed:
-        if not self._has_to_keep_within(context):
-            return ToolFailed(str(error))
-        text = f"{error}; it was judged when its sandbox could hold that: nothing was run, call it"
+    async def _wait_or_raise(
+        self, context: ToolContext, error: LaunchFailed, ends_at: float
+    ) -> None:
+        """Return once a command that was not started may be started again, else raise."""
+        if self.sandbox is None or not self.sandbox.must_keep_within(context):
+            raise ToolFailed(str(error)) from None
+        if await self.sandbox.has_waited(context, error, ends_at):
+            return
         # Not `retryable`: a client would repeat it by itself, and judge nothing again.
-        return ToolFailed(f"{text} again", details={"reason": "changed"})
+        raise ToolFailed(
+            f"{error}; it was allowed because its sandbox would protect secrets and settings:"
+            " nothing was run, call it again",
+            details={"reason": "changed"},
+        ) from None
 
     async def _run_as_job(
         self, context: ToolContext, command: str, seconds: float, begun: ShellState
@@ -317,18 +322,18 @@ class ShellTools:
         )
         if self.sandbox is not None:
             start = partial(self.sandbox.start, context, start)
-        try:
-            async with asyncio.timeout(seconds):
+        ends_at = asyncio.get_running_loop().time() + seconds
+        while True:
+            try:
                 await self.jobs.start(asker_of(context), job, start)
-        except TimeoutError:
-            raise self._not_started(context, _NO_TIME_LEFT) from None
-        except LaunchFailed as error:
-            raise self._not_started(context, error) from None
-        except asyncio.CancelledError:  # it may have begun
-            context.enter()
-            raise
-        context.enter()
-        return job
+            except LaunchFailed as error:
+                await self._wait_or_raise(context, error, ends_at)
+            except asyncio.CancelledError:  # it may have begun
+                context.enter()
+                raise
+            else:
+                context.enter()
+                return job
 
     def _result(self, asker: Asker, job: Job, timed_out: bool, notes: list[str]) -> CommandResult:
         wanted = job.stdout.wanted()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import stat
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -173,7 +172,10 @@ class _Output:
 def _command(skill: Skill, script: str) -> list[str]:
     """Return the words that run a script. Raises `ToolFailed` if it is not one of the skill."""
     named = f"{one_line(script, SHOWN_CHARS)} of the skill {skill.name}"
-    path = skill.base_dir.joinpath(*file_parts(skill.name, script))
+    parts = file_parts(skill.name, script)
+    if "/".join(parts) != script:  # or a rule about a script would not cover it by another name
+        raise ToolFailed(f"{named}: write {'/'.join(parts)!a}")
+    path = skill.base_dir.joinpath(*parts)
     try:
         if inside(path, skill.base_dir) != path:
             raise UnreadableFile("is a link, or is reached by one")
@@ -195,12 +197,19 @@ def _command(skill: Skill, script: str) -> list[str]:
 
 @asynccontextmanager
 async def _scratch_folder() -> AsyncIterator[str]:
-    made = await _FOLDERS.run(_new_folder, undo=shutil.rmtree)
+    made = await _FOLDERS.run(_new_folder, undo=tempfile.TemporaryDirectory.cleanup)
     try:
-        yield made
+        yield made.name
     finally:
-        await _FOLDERS.finish(shutil.rmtree, made, True)
+        await _FOLDERS.finish(made.cleanup)
 
 
-def _new_folder() -> str:
-    return os.path.realpath(tempfile.mkdtemp(prefix="toolbus-skill-"))
+def _new_folder() -> tempfile.TemporaryDirectory[str]:
+    try:
+        return tempfile.TemporaryDirectory(
+            prefix="toolbus-skill-",
+            dir=os.path.realpath(tempfile.gettempdir()),
+            ignore_cleanup_errors=True,
+        )
+    except OSError as error:
+        raise ToolFailed(f"there is no folder for the script: {error}") from None
