@@ -580,6 +580,9 @@ async def _confined(program: Program, environment: Mapping[str, str]) -> Confine
         return None
     if sandbox.backend != "docker":  # whose programs are not those of this machine
         _find(program, environment)  # raises
+    elif any((program.limits.memory_bytes, program.limits.cpu_s, program.limits.file_bytes)):
+        # The engine runs it, which limits set here do not reach.
+        raise _cannot_start(program, "docker takes no limit of memory, processor time and files")
     argv = (program.command, *program.args)
     try:
         return await _THREADS.run(

@@ -1,8 +1,8 @@
 """Confinement of programs: what a toolkit starts reaches only what its config names.
 
 A config (`SandboxConfig`) is turned into the words before a command, by a backend: bubblewrap,
-Landlock or docker. `launcher` does so for each start. Nothing ever starts unconfined instead: what
-a config asks and a backend cannot hold is an error (`SandboxUnavailable`).
+Landlock or docker. `launcher` does so for each start. No program is started without confinement:
+what a backend cannot enforce raises `SandboxUnavailable`.
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ from toolbus_toolkits.sandbox.plan import (
 __all__ = ["MAX_PLACES", "Bubblewrap", "in_path"]
 
 MAX_PLACES = 250
-"""So many paths may be hidden or protected: each one costs a start a millisecond, since bubblewrap
-reads the list of mounts for it."""
+"""The most paths that may be hidden or protected: each one costs a start a millisecond, since
+bubblewrap reads the list of mounts for it."""
 _SAFE_VERSION = (0, 12)
 """From here on bubblewrap follows no symlink to a destination (CVE-2026-87766). Before, a program
 that changes a folder could move what is set up there for the next program."""

@@ -58,7 +58,7 @@ class SandboxConfig(BaseModel, frozen=True, extra="forbid"):
     network: bool = Field(False, description="Whether it may use the network.")
     unix_sockets: bool = Field(False, description="Whether it may open sockets of this machine.")
     max_processes: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="So many processes and threads it may have at a time."
+        None, description="The most processes and threads that it may have at a time."
     )
     image: str | None = Field(
         None, description="The image that docker runs, with the programs in it."

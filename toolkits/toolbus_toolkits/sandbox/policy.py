@@ -1,6 +1,6 @@
 """Which sandbox a tool gets: by the flags that its author gave it, and by what an operator says.
 
-The words of a name or a description decide nothing: whoever writes them could choose them so.
+Names and descriptions are ignored: their author could choose them to get a weaker sandbox.
 """
 
 from __future__ import annotations

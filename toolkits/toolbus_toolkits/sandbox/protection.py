@@ -1,8 +1,7 @@
 """Secrets and settings in the folders that a confined program changes, as they are at its start.
 
-Secrets are files that nobody but a person gives away; settings are what makes other programs run
-something (hooks of git, tasks of an editor). Both are known by their names, as `workspace` has
-them.
+Secrets are files with credentials; settings are files that make other programs run commands, such
+as hooks of git and tasks of an editor. Both are known by their names, as `workspace` has them.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ __all__ = [
 ]
 
 MAX_FILES = 50_000
-"""So many files are looked through before each start, in a tenth of a second."""
+"""The most files that are looked through before each start, in a tenth of a second."""
 _SET_UP_S = 10.0
 _OF_GIT = ("hooks", "config", "modules", "config.worktree")
 """What makes git run a program. A commit changes all else in `.git`."""

@@ -144,7 +144,7 @@ def _by_bubblewrap(
             plan, start.is_protected = _protected(backend, config, plan, use, environment)
         if not _has_places_within(plan):
             use.set_up()
-        plan = _limited(start, plan, of_bubblewrap=2)
+        plan = _limited(start, plan, extra_processes=2)
         program = [*_inner_words(start, plan, use, environment), *argv]
         words = [*backend.arguments(plan), "--clearenv"]
         variables = dict(environment)
@@ -153,9 +153,9 @@ def _by_bubblewrap(
         for name, value in variables.items():
             words += ("--setenv", name, value)
         rules = {"network": True, "unix_sockets": plan.unix_sockets}
-        words += ("--seccomp", str(_hold(start, seccomp_filter(rules, _NEWEST_ABI))))
+        words += ("--seccomp", str(_memfd(start, seccomp_filter(rules, _NEWEST_ABI))))
         arguments = b"".join(os.fsencode(word) + b"\0" for word in words)
-        start.argv = [backend.path, "--args", str(_hold(start, arguments)), "--", *program]
+        start.argv = [backend.path, "--args", str(_memfd(start, arguments)), "--", *program]
     except BaseException:
         start.end()
         raise
@@ -199,14 +199,14 @@ def _require_names_of_shells(environment: Iterable[str]) -> None:
         raise SandboxUnavailable(f"shells drop a variable of the name {name!a}: leave it out")
 
 
-def _limited(start: ConfinedStart, plan: Confinement, *, of_bubblewrap: int) -> Confinement:
+def _limited(start: ConfinedStart, plan: Confinement, *, extra_processes: int) -> Confinement:
     """Limit the processes of root by a control group, and return what is left of the plan.
 
-    It counts `of_bubblewrap` processes more, which are there for a program but not its own.
+    The group may have `extra_processes` more, those of the backend itself.
     """
     if plan.max_processes is None or os.getuid() != 0:
         return plan
-    start.group = PidsCgroup.make(plan.max_processes + of_bubblewrap)
+    start.group = PidsCgroup.make(plan.max_processes + extra_processes)
     return replace(plan, max_processes=None)
 
 
@@ -254,7 +254,7 @@ def protected_plan(
     return more
 
 
-def _hold(start: ConfinedStart, data: bytes) -> int:
+def _memfd(start: ConfinedStart, data: bytes) -> int:
     """Return a descriptor that the started process reads some bytes from."""
     descriptor = os.memfd_create("toolbus-sandbox")
     start.descriptors.append(descriptor)
@@ -272,8 +272,8 @@ def _by_landlock(
         folder = os.path.realpath(made.name)
         # The real ones cannot be covered without a mount namespace.
         variables = {**environment, "HOME": folder, "TMPDIR": folder}
-        options = landlock_options(_limited(start, plan, of_bubblewrap=0), variables, folder)
-        start.argv = [*landlock_words(_hold(start, options)), *argv]
+        options = landlock_options(_limited(start, plan, extra_processes=0), variables, folder)
+        start.argv = [*landlock_words(_memfd(start, options)), *argv]
         start.use = CONFINED_FOLDERS.enter(plan.write, sets_up=False)
     except BaseException:
         start.end()
@@ -294,7 +294,7 @@ def _by_docker(
     # The engine runs it, which does not end with its client.
     start = ConfinedStart("docker", [], "/", own, _end=[docker, "rm", "--force", name])
     try:
-        descriptor = _hold(start, variables)
+        descriptor = _memfd(start, variables)
         words = docker_words(plan, config.image or "", name, descriptor, system)
     except BaseException:
         start.close_descriptors()

@@ -1,9 +1,9 @@
 """What confines the commands of a shell, and which judgements count on that.
 
-A command that is judged as one that cannot leave the working directories has to start so. Whether
-it can is known at a moment only: another program may run in the same folders by its start. So the
-id of the call is remembered, and its command starts with all that was counted on, or not at all. It
-waits for the commands of its shell in the foreground, since models call several tools at a time.
+A command that was allowed because its sandbox protects secrets and settings must start protected,
+or it fails: another program may run in the same folders by then. So the id of the call is
+remembered. The command waits for the commands of its shell in the foreground, since models call
+several tools at a time.
 """
 
 from __future__ import annotations
