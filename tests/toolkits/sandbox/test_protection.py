@@ -30,7 +30,14 @@ def found(root: Path, *hidden: str, makes_hooks: bool = True) -> tuple[set[str],
 
 def test_secrets_and_settings_are_found_at_any_depth_by_their_names(tmp_path: Path) -> None:
     make(tmp_path, ".env", "a/b/ID_RSA", ".ssh/config", "a/.cargo/credentials", "cacert.pem")
-    make(tmp_path, "a/.vscode/tasks.json", ".toolbus/dev-keys.toml", "etc/passwd", "Makefile")
+    make(
+        tmp_path,
+        ".env.example",
+        "a/.vscode/tasks.json",
+        ".toolbus/dev-keys.toml",
+        "etc/passwd",
+        "Makefile",
+    )
     assert found(tmp_path) == (
         {".env", "a/b/ID_RSA", ".ssh", "a/.cargo/credentials", ".toolbus/dev-keys.toml"},
         {"a/.vscode", ".toolbus"},

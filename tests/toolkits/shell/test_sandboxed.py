@@ -211,8 +211,8 @@ TOOLS = {
     "pytest": "printf 'def test_a(): pass\\ndef test_b(): pass\\n' > test_a.py"
     " && PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 python -m pytest -q -p xdist -n2 test_a.py"
     " | grep -q '2 passed' && echo one",
-    "uv": "uv init -q --bare --offline --python $(command -v python)"
-    " && uv run -q --offline python -c 'print(\"one\")'",
+    "uv": "export UV_PYTHON=$(command -v python) UV_OFFLINE=1; uv init -q --bare"
+    " && uv run -q python -c 'print(\"one\")'",
 }
 
 
@@ -267,15 +267,31 @@ ASKED = {
     ("accept_edits", "bubblewrap", UNKNOWN): "",
     ("accept_edits", "bubblewrap", "git commit -qm x; make; python3 x.py > log"): "",
     ("default", "bubblewrap", UNKNOWN): "confined to the working directories, without network",
-    ("accept_edits", "landlock", UNKNOWN): "It is confined.",
+    ("accept_edits", "landlock", UNKNOWN): "It is confined: what its sandbox refuses fails",
     ("accept_edits", None, UNKNOWN): "is not known.",
     ("accept_edits", "subprocess", UNKNOWN): "is not known.",
-    ("accept_edits", "bubblewrap", "cat .env"): "It is confined.",
-    ("accept_edits", "bubblewrap", "./build.sh .env"): "It is confined.",
-    ("accept_edits", "bubblewrap", "./build.sh > .git/config"): "It is confined.",
-    ("accept_edits", "bubblewrap", "rm -rf ~"): "It is confined.",
-    ("accept_edits", "bubblewrap", "./build.sh > ../x"): "It is confined.",
-    ("accept_edits", "bubblewrap", "cd ..; ./build.sh"): "It is confined.",
+    ("accept_edits", "bubblewrap", "cat .env"): "It is confined: what its sandbox refuses fails",
+    (
+        "accept_edits",
+        "bubblewrap",
+        "./build.sh .env",
+    ): "It is confined: what its sandbox refuses fails",
+    (
+        "accept_edits",
+        "bubblewrap",
+        "./build.sh > .git/config",
+    ): "It is confined: what its sandbox refuses fails",
+    ("accept_edits", "bubblewrap", "rm -rf ~"): "It is confined: what its sandbox refuses fails",
+    (
+        "accept_edits",
+        "bubblewrap",
+        "./build.sh > ../x",
+    ): "It is confined: what its sandbox refuses fails",
+    (
+        "accept_edits",
+        "bubblewrap",
+        "cd ..; ./build.sh",
+    ): "It is confined: what its sandbox refuses fails",
 }
 
 
@@ -405,8 +421,10 @@ async def test_a_toolkit_that_nothing_confines_does_not_start(
     [
         ({"sandbox": "chroot"}, "backend: Input should be"),
         ({"sandbox": "microsandbox"}, "microsandbox is not supported"),
+        ({"sandbox": {"backend": "subprocess", "hide": []}}, "confines nothing: it has no hide"),
+        ({"sandbox": {"backend": "subprocess", "protect": True}}, "it cannot protect"),
         ({"sandbox": '{"netwrok": true}'}, "netwrok: Extra inputs"),
-        ({"sandbox": '{"backend"'}, "Expecting"),
+        ({"sandbox": '{"backend"'}, "it is not JSON: Expecting"),
         ({"network": True}, "name a sandbox too"),
         ({"sandbox": "auto", "workdir": "/"}, "/ cannot be given"),
         ({"sandbox": {"backend": "docker", "image": "a"}, "keep": True}, "keep is not supported"),
@@ -428,6 +446,14 @@ async def test_a_policy_decides_about_run(project: Path, backend: Backend) -> No
     assert "sandbox" not in await _caller(project, sandbox=low)(command="true")
     with pytest.raises(ValueError, match="into the config or a profile of the policy"):
         Shell(project, sandbox=low, network=True)
+
+
+@pytest.mark.parametrize(("given", "backend"), [(True, "auto"), (False, None), (None, None)])
+def test_a_sandbox_may_be_switched_on_and_off(
+    project: Path, given: bool | None, backend: str | None
+) -> None:
+    found = ShellConfig.model_validate({"workdir": project, "sandbox": given}).confinement
+    assert (found and found.backend) == backend
 
 
 def test_the_sandbox_is_for_the_operator_alone() -> None:

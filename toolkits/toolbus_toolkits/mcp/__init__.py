@@ -29,7 +29,7 @@ from toolbus_toolkits.mcp.hub_tools import McpToolkit
 from toolbus_toolkits.mcp.server import McpServer
 from toolbus_toolkits.mcp.transports import ServerAccess
 from toolbus_toolkits.network import AddressPolicy
-from toolbus_toolkits.sandbox import SandboxConfig, backend_for, read_sandbox
+from toolbus_toolkits.sandbox import SandboxOption, backend_for, read_sandbox
 
 __all__ = [
     "McpBuilder",
@@ -62,7 +62,7 @@ class McpConfig(BaseModel, frozen=True, extra="forbid"):
     allow_private: Annotated[bool, OperatorOnly] = Field(
         False, description="Whether addresses of private networks and of this machine are allowed."
     )
-    sandbox: Annotated[SandboxConfig | str | None, OperatorOnly] = Field(
+    sandbox: Annotated[SandboxOption, OperatorOnly] = Field(
         None,
         description="What confines started servers whose entries do not say it: auto, bubblewrap,"
         " landlock, or a sandbox as JSON.",
@@ -70,11 +70,6 @@ class McpConfig(BaseModel, frozen=True, extra="forbid"):
     network: Annotated[bool, OperatorOnly] = Field(
         False, description="Whether servers in this sandbox may use the network."
     )
-
-    @field_validator("sandbox", mode="before")
-    @classmethod
-    def _must_be_a_sandbox(cls, sandbox: object) -> SandboxConfig | None:
-        return None if sandbox is None else read_sandbox(sandbox)
 
     @field_validator("network")
     @classmethod

@@ -452,6 +452,8 @@ def _sandbox(pairs: _Pairs) -> dict[str, Any]:
             if len(given) < len(value):
                 raise ValueError(f"{key} has a key twice")
             return {"sandbox": given}
+        if isinstance(value, SandboxConfig):
+            return {"sandbox": value}
         if value is True or isinstance(value, str):
             return {"sandbox": {"backend": "auto" if value is True else value}}
         if value is not False:

@@ -7,7 +7,14 @@ what a backend cannot enforce raises `SandboxUnavailable`.
 
 from __future__ import annotations
 
-from toolbus_toolkits.sandbox.config import BACKENDS, Backend, Protect, SandboxConfig, read_sandbox
+from toolbus_toolkits.sandbox.config import (
+    BACKENDS,
+    Backend,
+    Protect,
+    SandboxConfig,
+    SandboxOption,
+    read_sandbox,
+)
 from toolbus_toolkits.sandbox.holds import HOLDS, Holding, summary
 from toolbus_toolkits.sandbox.plan import Confinement, SandboxUnavailable, confinement
 from toolbus_toolkits.sandbox.policy import Risk, SandboxPolicy, ToolRiskProfile
@@ -24,6 +31,7 @@ __all__ = [
     "Protect",
     "Risk",
     "SandboxConfig",
+    "SandboxOption",
     "SandboxPolicy",
     "SandboxUnavailable",
     "ToolRiskProfile",

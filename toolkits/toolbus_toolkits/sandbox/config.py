@@ -7,13 +7,20 @@ import os
 from collections.abc import Iterable
 from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from toolbus.settings import expanded
 from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus_toolkits.workspace import is_same_or_below, resolve
 
-__all__ = ["BACKENDS", "Backend", "Protect", "SandboxConfig", "read_sandbox"]
+__all__ = ["BACKENDS", "Backend", "Protect", "SandboxConfig", "SandboxOption", "read_sandbox"]
 
 Backend: TypeAlias = Literal["bubblewrap", "landlock", "docker", "subprocess"]
 Protect: TypeAlias = Literal["if possible"] | bool
@@ -34,7 +41,7 @@ class SandboxConfig(BaseModel, frozen=True, extra="forbid"):
     given, and for options that do not fit together.
     """
 
-    backend: Literal["auto", "microsandbox", Backend] = Field(
+    backend: Literal["auto", Backend] = Field(
         "auto",
         description="What confines: bubblewrap, landlock, docker, or subprocess, which only sets"
         " limits. auto takes the first of bubblewrap and landlock that passes its probe.",
@@ -64,9 +71,9 @@ class SandboxConfig(BaseModel, frozen=True, extra="forbid"):
         None, description="The image that docker runs, with the programs in it."
     )
 
-    @field_validator("backend")
+    @field_validator("backend", mode="before")
     @classmethod
-    def _is_supported(cls, value: str) -> str:
+    def _is_supported(cls, value: object) -> object:
         if value == "microsandbox":
             raise ValueError(
                 "microsandbox is not supported: its virtual machines show no folder of this machine"
@@ -90,6 +97,12 @@ class SandboxConfig(BaseModel, frozen=True, extra="forbid"):
     def _fits_together(self) -> Self:
         if (self.backend == "docker") != (self.image is not None):
             raise ValueError("the backend docker needs an image, and no other backend has one")
+        if self.backend == "subprocess":
+            for name in ("hide", "max_processes"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"the backend subprocess confines nothing: it has no {name}")
+            if self.protect is True:
+                raise ValueError("the backend subprocess confines nothing: it cannot protect")
         return self
 
     def with_roots(self, roots: Iterable[str | os.PathLike[str]]) -> SandboxConfig:
@@ -110,10 +123,17 @@ class SandboxConfig(BaseModel, frozen=True, extra="forbid"):
 def read_sandbox(value: object) -> SandboxConfig:
     """Return a config from one, from its fields, from its JSON, or from the name of a backend.
 
-    Raises `ValueError`, in one line.
+    True is for "auto". Raises `ValueError`, in one line.
     """
-    if isinstance(value, str):
-        value = json.loads(value) if value.lstrip().startswith("{") else {"backend": value}
+    if value is True:
+        value = {}
+    elif isinstance(value, str) and value.lstrip().startswith("{"):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise ValueError(f"it is not JSON: {error}") from None
+    elif isinstance(value, str):
+        value = {"backend": value}
     try:
         return SandboxConfig.model_validate(value)
     except ValidationError as error:
@@ -122,6 +142,14 @@ def read_sandbox(value: object) -> SandboxConfig:
             for fault in error.errors(include_url=False, include_context=False)
         )
         raise ValueError("; ".join(faults)) from None
+
+
+def _read_option(value: object) -> SandboxConfig | None:
+    return None if value is None or value is False else read_sandbox(value)
+
+
+SandboxOption: TypeAlias = Annotated[SandboxConfig | str | None, BeforeValidator(_read_option)]
+"""A field of the config of a toolkit; after validation it has no text."""
 
 
 def _require_can_be_given(path: str) -> None:

@@ -49,7 +49,7 @@ def docker_words(
     words += [] if plan.network else ["--network", "none"]
     if plan.max_processes is not None:
         words += ["--pids-limit", str(plan.max_processes)]
-    for path in (*plan.write, *plan.read, *plan.protected):
+    for path in (*plan.write, *plan.read, *plan.own, *plan.protected):
         if path not in system:
             words += ["--mount", _mount(path, path, is_read_only=path not in plan.write)]
     for path in plan.hide:

@@ -101,4 +101,9 @@ def summary(backend: Backend) -> str:
     if backend == "subprocess":
         return "not confined: limits only"
     gaps = [row.what for row in HOLDS.values() if row.of(backend).startswith(_NONE)]
-    return f"confined by {backend}" + (f"; not held: {'; '.join(gaps)}" if gaps else "")
+    parts = [f"confined by {backend}"]
+    if (protect := HOLDS["protect"].of(backend)) != _NONE:
+        parts.append(f"`protect`: {protect}")
+    if gaps:
+        parts.append(f"not held: {'; '.join(gaps)}")
+    return "; ".join(parts)

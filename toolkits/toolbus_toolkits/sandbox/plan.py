@@ -18,6 +18,7 @@ __all__ = [
     "SandboxUnavailable",
     "confinement",
     "is_below_any",
+    "pythons",
     "system_folders",
 ]
 
@@ -55,6 +56,9 @@ class Confinement:
     """What cannot be read. Each lies below one of `read` or `write`."""
     protected: tuple[str, ...]
     """What cannot be changed. Each lies below one of `write`."""
+    own: tuple[str, ...]
+    """The folders of `pythons` below one of `write`. They cannot be changed: this process runs what
+    is in them, outside of any sandbox."""
     network: bool
     unix_sockets: bool
     max_processes: int | None
@@ -67,21 +71,21 @@ class Confinement:
         return is_below_any(path, (*self.read, *self.write)) and not is_below_any(path, self.hide)
 
 
-def system_folders() -> tuple[str, ...]:
-    """Return the folders of the system that exist, and those of the Python that runs this.
+def pythons() -> tuple[str, ...]:
+    """Return the folders of the Python that runs this, and of its virtual environment.
 
-    Some may be symlinks.
+    One that has the whole of a user's folder in it is left out. Some may be symlinks.
     """
-    # A Python that was installed for one user is in no folder of the system; each `python` and
-    # `pytest` of a shell is as a rule that one. One that has the whole of a user's folder is not
-    # shown.
     user = os.path.realpath(user_folder())
-    pythons = [
-        folder
-        for folder in dict.fromkeys((sys.prefix, sys.base_prefix))
-        if not is_same_or_below(user, os.path.realpath(folder))
-    ]
-    return tuple(filter(os.path.exists, (*_SYSTEM, *pythons)))
+    folders = dict.fromkeys((sys.prefix, sys.base_prefix))
+    return tuple(path for path in folders if not is_same_or_below(user, os.path.realpath(path)))
+
+
+def system_folders() -> tuple[str, ...]:
+    """Return the folders of the system that exist, and `pythons`. Some may be symlinks."""
+    # A Python that was installed for one user is in no folder of the system; each `python` and
+    # `pytest` of a shell is as a rule that one.
+    return tuple(filter(os.path.exists, (*_SYSTEM, *pythons())))
 
 
 def is_below_any(path: str, folders: Iterable[str]) -> bool:
@@ -119,6 +123,11 @@ def confinement(config: SandboxConfig, cwd: str | os.PathLike[str], home: str = 
         write=write,
         hide=_hidden(config, home, (*read, *write)),
         protected=tuple(path for path in config.read if is_below_any(path, write)),
+        own=tuple(
+            path
+            for path in dict.fromkeys(map(os.path.realpath, pythons()))
+            if is_below_any(path, write) and path not in write
+        ),
         network=config.network,
         unix_sockets=config.unix_sockets,
         max_processes=config.max_processes,

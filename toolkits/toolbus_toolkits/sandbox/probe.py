@@ -162,11 +162,11 @@ def found_backend(config: SandboxConfig) -> Backend | Bubblewrap:
     for name in _AUTO if config.backend == "auto" else (config.backend,):
         try:
             backend = Bubblewrap.find(config.write) if name == "bubblewrap" else name
-            probed(backend, config)  # type: ignore[arg-type]
+            probed(backend, config)
         except OSError as error:
             failures.append(f"{name}: {error}")
         else:
-            return backend  # type: ignore[return-value]
+            return backend
     raise SandboxUnavailable("nothing confines programs here: " + "; ".join(failures))
 
 

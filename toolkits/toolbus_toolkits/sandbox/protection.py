@@ -33,8 +33,9 @@ MAX_FILES = 50_000
 _SET_UP_S = 10.0
 _OF_GIT = ("hooks", "config", "modules", "config.worktree")
 """What makes git run a program. A commit changes all else in `.git`."""
-_PUBLIC = "cacert.pem"
-"""The certificates that Python packages bring: named as a key, and read by each client of TLS."""
+_PUBLIC = frozenset("cacert.pem .env.example .env.sample .env.template .env.dist".split())
+"""The certificates that Python packages bring, named as a key; and examples, which git has as a
+rule: it takes no file that is hidden."""
 _SETTING_NAMES = frozenset(
     entry.rpartition("/")[2] for entries in SETTINGS.values() for entry in entries.split()
 )
@@ -82,7 +83,7 @@ def _names() -> SensitivePaths:
 def _concerns(name: str) -> bool:
     """Whether the last name of a path lets it be a secret or a setting."""
     plain = name.casefold()
-    if plain == _PUBLIC:
+    if plain in _PUBLIC:
         return False
     return plain in _SETTING_NAMES or _names().may_end_secret(os.fsencode(name))
 

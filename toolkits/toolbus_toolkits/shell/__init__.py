@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from toolbus import Toolkit
 from toolbus.bounded_logging import bounded_logger
 from toolbus.public_names import missing
+from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus_toolkits.sandbox import SandboxConfig, SandboxPolicy, summary
 from toolbus_toolkits.shell.config import ShellConfig
 from toolbus_toolkits.workspace import Roots
@@ -102,7 +103,7 @@ class Shell(Toolkit):
         keep: bool = False,
         env: Mapping[str, str] | None = None,
         inherit: Iterable[str] = (),
-        sandbox: SandboxConfig | SandboxPolicy | str | None = None,
+        sandbox: SandboxConfig | SandboxPolicy | str | bool | None = None,
         network: bool = False,
         additional_dangerous_files: Iterable[str] = (),
         additional_dangerous_directories: Iterable[str] = (),
@@ -166,7 +167,12 @@ class Shell(Toolkit):
     @asynccontextmanager
     async def hosting(self, room: Any) -> AsyncIterator[None]:
         """Say what confines commands, and warn where nothing limits what callers run."""
-        confined = "" if self._sandbox is None else summary(await self._sandbox.probe())
+        confined = ""
+        if self._sandbox is not None:
+            backend = await self._sandbox.probe()
+            confined = summary(backend)
+            if backend in ("bubblewrap", "landlock") and (hidden := self._sandbox.hidden_path()):
+                confined += f"; not shown of PATH: {one_line(', '.join(hidden), SHOWN_CHARS)}"
         if not self.policies:
             _logger.warning(
                 "toolkit %s has no policy: whoever may call it runs any command as the user of"

@@ -260,7 +260,8 @@ def _confined(
     if not (is_within or assessment.immune or names_outside) and keeps_within():
         text = f"{assessment.message} It is confined to the working directories, without network."
         return replace(assessment, within_workdir=True, message=text)
-    return replace(assessment, message=f"{assessment.message} It is confined.")
+    text = "It is confined: what its sandbox refuses fails, also if it is approved."
+    return replace(assessment, message=f"{assessment.message} {text}")
 
 
 def _certainly_matches(pattern: str, command: SimpleCommand) -> bool:

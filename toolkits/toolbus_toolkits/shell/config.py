@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, field_validator, model_validator
 from toolbus import OperatorOnly
 from toolbus.settings import expanded
 from toolbus_toolkits.launcher import ProgramLimits, program_environment
-from toolbus_toolkits.sandbox import SandboxConfig, read_sandbox
+from toolbus_toolkits.sandbox import SandboxConfig, SandboxOption
 
 __all__ = ["READING", "ShellConfig", "is_harmless", "shell_environment"]
 
@@ -115,7 +115,7 @@ class ShellConfig(BaseModel, frozen=True, extra="forbid"):
     inherit: Annotated[tuple[str, ...], OperatorOnly] = Field(
         (), description="Names of variables of the host that commands get, such as SSH_AUTH_SOCK."
     )
-    sandbox: Annotated[SandboxConfig | str | None, OperatorOnly] = Field(
+    sandbox: Annotated[SandboxOption, OperatorOnly] = Field(
         None,
         description="What confines commands: auto, bubblewrap, landlock, docker, or JSON of a"
         " SandboxConfig. Without it they may do whatever the user of the host may.",
@@ -165,11 +165,6 @@ class ShellConfig(BaseModel, frozen=True, extra="forbid"):
         if isinstance(given, Mapping) and any("\0" in value for value in given.values()):
             raise ValueError("the value of a variable contains NUL")
         return given
-
-    @field_validator("sandbox", mode="before")
-    @classmethod
-    def _must_be_a_sandbox(cls, sandbox: object) -> SandboxConfig | None:
-        return None if sandbox is None else read_sandbox(sandbox)
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

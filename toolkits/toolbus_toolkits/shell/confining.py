@@ -64,6 +64,14 @@ class CommandSandbox:
         """Whether it does more than to set limits."""
         return self._config.backend != "subprocess"
 
+    def hidden_path(self) -> list[str]:
+        """Return the folders of PATH that commands do not see."""
+        plan = confinement(self._with_workdirs(()), self._first.directory)
+        folders = self._first.variables["PATH"].split(os.pathsep)
+        return [
+            path for path in folders if os.path.isdir(path) and not plan.shows(resolve(path, "/"))
+        ]
+
     async def probe(self) -> Backend:
         """Return what confines the commands. Raises `SandboxUnavailable` if nothing does."""
         return await _THREADS.run(backend_for, self._with_workdirs(()))

@@ -142,13 +142,16 @@ class ShellTools:
         self._name = name
         self._max_s: float = max_timeout_s or _MAX_TIMEOUT_S
         variables = shell_environment(config.env, config.inherit)
+        if (confinement := config.confinement) is not None and not confinement.network:
+            # Without a network package managers would try again for a minute.
+            for name in ("npm_config_fetch_retries", "PIP_RETRIES", "UV_HTTP_RETRIES"):
+                variables.setdefault(name, "0")
         bash = shutil.which("bash", path=variables["PATH"])
         if bash is None:
             raise ValueError(f"there is no bash in PATH ({variables['PATH']}): install it")
         self._bash: tuple[str, ...] = (bash, "--noprofile", "--norc", "-c")
         self._limits = config.limits()
         self._first = ShellState(str(config.workdir), variables)
-        confinement = config.confinement
         self.sandbox: CommandSandbox | None = (
             None if confinement is None else CommandSandbox(confinement, self._first)
         )

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, field_validator
 
 from toolbus import OperatorOnly, Toolkit
 from toolbus.settings import expanded
-from toolbus_toolkits.sandbox import SandboxConfig, backend_for, read_sandbox
+from toolbus_toolkits.sandbox import SandboxOption, backend_for, read_sandbox
 from toolbus_toolkits.skills.library import Skills
 from toolbus_toolkits.skills.scan import SkippedSkill
 from toolbus_toolkits.skills.skill import Skill, SkillGate, SkillSource, standard_sources
@@ -47,18 +47,13 @@ class SkillsConfig(BaseModel, frozen=True, extra="forbid"):
     run: Annotated[tuple[Path, ...], OperatorOnly] = Field(
         (), description="Folders with skills whose scripts may be run, in a sandbox."
     )
-    sandbox: Annotated[SandboxConfig | str | None, OperatorOnly] = Field(
+    sandbox: Annotated[SandboxOption, OperatorOnly] = Field(
         None,
         description="What confines scripts: auto, bubblewrap, landlock, or a sandbox as JSON.",
     )
     network: Annotated[bool, OperatorOnly] = Field(
         False, description="Whether these scripts may use the network."
     )
-
-    @field_validator("sandbox", mode="before")
-    @classmethod
-    def _must_be_a_sandbox(cls, sandbox: object) -> SandboxConfig | None:
-        return None if sandbox is None else read_sandbox(sandbox)
 
     @field_validator("paths", "run")
     @classmethod

@@ -97,7 +97,7 @@ class Skills:
         *,
         config: Iterable[str] = (),
         environ: Mapping[str, str] | None = None,
-        sandbox: SandboxConfig | SandboxPolicy | None = None,
+        sandbox: SandboxConfig | SandboxPolicy | str | None = None,
     ) -> None:
         require_yaml()  # so that a host does not start without it
         if isinstance(config, str):
@@ -116,7 +116,7 @@ class Skills:
         sources = standard_sources(self._environ) if paths is None else paths
         checked = checked_sources(sources)
         self._scanners = [SkillScanner(source) for source in checked]
-        self._runner = ScriptRunner(sandbox or SandboxConfig())
+        self._runner = ScriptRunner("auto" if sandbox is None else sandbox)
         self.may_run: bool = any(source.run for source in checked)
         """Whether scripts of any source may be run."""
         self._renew_lock()

@@ -20,6 +20,7 @@ from toolbus_toolkits.launcher.process import PipeName
 from toolbus_toolkits.sandbox import (
     SandboxConfig,
     SandboxPolicy,
+    read_sandbox,
 )
 from toolbus_toolkits.skills.files import UnreadableFile, file_parts, inside, why_unreadable
 from toolbus_toolkits.skills.skill import Skill
@@ -49,12 +50,12 @@ class ScriptRunner:
     Raises `ValueError` for one that confines nothing.
     """
 
-    def __init__(self, sandbox: SandboxConfig | SandboxPolicy) -> None:
+    def __init__(self, sandbox: SandboxConfig | SandboxPolicy | str) -> None:
         config: SandboxConfig | None
-        if isinstance(sandbox, SandboxConfig):
-            config, self._max_s = sandbox, None
-        else:
+        if isinstance(sandbox, SandboxPolicy):
             config, self._max_s = sandbox.recommend_command(_TOOL)
+        else:
+            config, self._max_s = read_sandbox(sandbox), None
         if config is None or config.backend == "subprocess":
             raise ValueError("scripts of skills are always confined: name another backend")
         self._config = config
