@@ -188,6 +188,8 @@ def test_a_pair_of_sockets_that_can_send_elsewhere_is_refused(kind: str) -> None
         ("call(323, 1)", "EPERM"),  # userfaultfd
         ("call(302, 0, 7, None, None)", "None"),  # prlimit64 of itself
         ("call(302, 1, 7, None, None)", "EPERM"),
+        ("call(302, 0, 15, None, None)", "EPERM"),  # the mark of the launcher
+        ("call(160, 15, None)", "EPERM"),
         ("call(141, 2, 0, 19)", "EPERM"),  # setpriority of a user
     ],
 )

@@ -12,10 +12,10 @@ import pytest
 from support.pytest_plugins.missing_parts import not_verified
 from support.sandbox.commands import run
 from toolbus_toolkits.launcher import LaunchFailed, start_command
-from toolbus_toolkits.sandbox import SandboxConfig, SandboxUnavailable, backend_for
+from toolbus_toolkits.sandbox import SandboxConfig, SandboxUnavailable, backend_for, bubblewrap
 from toolbus_toolkits.sandbox.bubblewrap import Bubblewrap
 from toolbus_toolkits.sandbox.docker import docker_variables, docker_words, find_docker
-from toolbus_toolkits.sandbox.plan import confinement
+from toolbus_toolkits.sandbox.plan import confinement, system_folders
 from toolbus_toolkits.sandbox.probe import found_backend
 
 REAL = Bubblewrap.find(())
@@ -32,6 +32,8 @@ def bwrap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.write_text(SAYS_A_VERSION)
     path.chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    system = (*system_folders(), str(folder))  # a program of any other folder is never taken
+    monkeypatch.setattr(bubblewrap, "system_folders", lambda: system)
     found_backend.cache_clear()
     return path
 
@@ -60,8 +62,12 @@ def test_a_program_that_others_can_change_is_never_taken(
     (outside / "bwrap").symlink_to(bwrap)
     monkeypatch.setenv("PATH", f"{outside}:.:{os.environ['PATH']}")
     assert Bubblewrap.find([str(bwrap.parent)]).path == REAL.path
-    monkeypatch.chdir(bwrap.parent)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    bwrap.rename(elsewhere / "bwrap")
+    monkeypatch.setenv("PATH", f"{elsewhere}:{os.environ['PATH']}")
     assert Bubblewrap.find(()).path == REAL.path
+    (elsewhere / "bwrap").rename(bwrap)
     assert not (tmp_path / "ran").exists()
     own = os.path.realpath(sys.prefix)
     monkeypatch.setenv("PATH", str(outside))

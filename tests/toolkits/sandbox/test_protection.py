@@ -17,10 +17,10 @@ def make(root: Path, *names: str) -> None:
         (root / name).touch()
 
 
-def found(root: Path, *hidden: str, makes_hooks: bool = True) -> tuple[set[str], set[str]]:
+def found(root: Path, *hidden: str, fills_git: bool = True) -> tuple[set[str], set[str]]:
     """Return the names of what is hidden, and of what is protected."""
     protection: Protection = find_protection(
-        (str(root),), [f"{root}/{name}" for name in hidden], makes_hooks=makes_hooks
+        (str(root),), [f"{root}/{name}" for name in hidden], fills_git=fills_git
     )
     return (
         {os.path.relpath(path, root) for path in protection.hide},
@@ -47,8 +47,13 @@ def test_secrets_and_settings_are_found_at_any_depth_by_their_names(tmp_path: Pa
 
 def test_of_a_repository_only_what_git_runs_is_protected(tmp_path: Path) -> None:
     make(tmp_path, ".git/config", ".git/HEAD", ".git/modules/a/config", "b/.git")
-    assert ".git/hooks" not in found(tmp_path, makes_hooks=False)[1]
-    assert found(tmp_path)[1] == {".git/config", ".git/hooks", ".git/modules", "b/.git"}
+    assert ".git/hooks" not in found(tmp_path, fills_git=False)[1]
+    (tmp_path / ".git/worktrees/w").mkdir(parents=True)
+    (tmp_path / ".git/worktrees/w/commondir").write_text("../..")
+    assert found(tmp_path)[1] == {
+        *(".git/config", ".git/hooks", ".git/modules", ".git/commondir", "b/.git"),
+        ".git/worktrees/w/commondir",
+    }
     assert (tmp_path / ".git/hooks").is_dir()
     (tmp_path / ".git/hooks").rmdir()
     (tmp_path / ".git/hooks").symlink_to("/etc")
@@ -56,11 +61,28 @@ def test_of_a_repository_only_what_git_runs_is_protected(tmp_path: Path) -> None
         found(tmp_path)
 
 
-def test_symlinks_are_not_followed(tmp_path: Path) -> None:
-    make(tmp_path, "a/.env")
+def test_symlinks_are_followed_to_secrets_and_refused_as_settings(tmp_path: Path) -> None:
+    make(tmp_path, "a/.env", "variables")
     (tmp_path / "a/again").symlink_to(tmp_path)
     (tmp_path / "a/.npmrc").symlink_to("/etc/passwd")
-    assert found(tmp_path) == ({"a/.env"}, set())
+    (tmp_path / ".envrc").symlink_to("variables")
+    assert found(tmp_path) == ({"a/.env", "variables"}, set())
+    (tmp_path / ".vscode").symlink_to("a")
+    with pytest.raises(SandboxUnavailable, match="vscode' is a symlink, which cannot be protected"):
+        found(tmp_path)
+
+
+def test_a_folder_that_its_owner_has_closed_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path
+    try:
+        os.chdir(folder)
+        for _ in range(20):  # deeper than a path may be long: as root nothing else is closed
+            os.mkdir("x" * 250)
+            os.chdir("x" * 250)
+    finally:
+        os.chdir("/")
+    with pytest.raises(SandboxUnavailable, match=r"cannot be looked through: .*too long"):
+        found(tmp_path)
 
 
 def test_a_folder_of_more_files_than_are_looked_through_is_refused(

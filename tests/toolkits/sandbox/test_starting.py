@@ -21,10 +21,11 @@ from support.patience import PATIENCE_S
 from support.pytest_plugins.missing_parts import not_verified
 from support.sandbox.commands import run
 from toolbus_toolkits.launcher import LaunchFailed, start_command
-from toolbus_toolkits.sandbox import SandboxConfig, would_protect
+from toolbus_toolkits.sandbox import SandboxConfig, SandboxUnavailable, confinement, would_protect
 from toolbus_toolkits.sandbox.bubblewrap import MAX_PLACES, Bubblewrap
 from toolbus_toolkits.sandbox.probe import found_backend
 from toolbus_toolkits.sandbox.protection import CONFINED_FOLDERS, ConfinedFolders
+from toolbus_toolkits.sandbox.starting import confined_start
 
 Confining: TypeAlias = Callable[..., SandboxConfig]
 
@@ -252,6 +253,48 @@ async def test_the_python_of_this_process_cannot_be_changed(
     assert (project / "done").exists()
 
 
+async def test_the_folder_above_a_hidden_file_cannot_be_moved(
+    bubblewrap: Confining, tmp_path: Path
+) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "b" / "x").write_text("secret")
+    config = bubblewrap(tmp_path, hide=(str(tmp_path / "a" / "b" / "x"),))
+    ended = await run("mv a c; mv a/b a/d", config, tmp_path)
+    assert ended.errors.count("Device or resource busy") == 2
+
+
+async def test_git_takes_its_config_from_nowhere_else(
+    bubblewrap: Confining, tmp_path: Path
+) -> None:
+    line = "git init -q . && mkdir .git/worktrees"
+    assert (await run(line, bubblewrap(tmp_path), tmp_path)).status == 0
+    ended = await run("echo /x > .git/commondir; git status -s", bubblewrap(tmp_path), tmp_path)
+    assert "commondir: Read-only file system" in ended.errors
+    assert ended.status == 0
+    assert not (tmp_path / ".git" / "commondir").exists()
+
+
+def test_a_folder_that_is_replaced_while_a_program_starts_is_refused(
+    confining: Confining, tmp_path: Path
+) -> None:
+    (tmp_path / "root").mkdir()
+    config = confining(tmp_path / "root")
+    plan = confinement(config, "/")
+    (tmp_path / "root").rename(tmp_path / "was")
+    (tmp_path / "root").symlink_to(tmp_path)
+    backend = found_backend(config)
+    if isinstance(backend, Bubblewrap):
+        with pytest.raises(SandboxUnavailable, match="reached by a symlink now"):
+            confined_start(backend, config, plan, ["/bin/true"], {})
+        return
+    start = confined_start(backend, config, plan, ["/bin/true"], {})
+    try:
+        ended = subprocess.run(start.argv, pass_fds=start.descriptors, capture_output=True)
+        assert b"Too many levels of symbolic links" in ended.stderr
+    finally:
+        start.end()
+
+
 async def test_git_commits_in_a_protected_folder(bubblewrap: Confining, tmp_path: Path) -> None:
     line = (
         "echo x > file && git add file"
@@ -340,7 +383,7 @@ async def test_ten_thousand_secrets_are_hidden_by_their_folder_or_refused(
     assert (ended.output, ended.is_protected) == ("keys/1.pem\n", False)
     for options in ({"protect": True}, {"hide": tuple(map(str, paths))}):
         with pytest.raises(
-            LaunchFailed, match=rf"more than {MAX_PLACES} files .*: hide the folders"
+            LaunchFailed, match=rf"more than {MAX_PLACES} files, .*: hide the folders"
         ):
             await run(line, bubblewrap(tmp_path, **options), tmp_path)
     ended = await run(line, bubblewrap(tmp_path, protect=True, hide=(str(folder),)), tmp_path)

@@ -403,6 +403,10 @@ async def test_a_program_of_path_cannot_be_changed_by_what_was_not_asked_about(
         assert "bin/ls': Read-only file system" in result.value["stderr"]
         assert sorted(os.listdir(project)) == ["bin", "other", "x.sh"]
         assert os.listdir(project / "bin") == []
+    (project / "bin").rmdir()  # now a command could make it
+    async with _Agent(project, sandbox="bubblewrap", env={"PATH": path}) as agent:
+        await agent.run("bash x.sh")
+        assert len(agent.asked) == 1
 
 
 async def test_a_toolkit_that_nothing_confines_does_not_start(

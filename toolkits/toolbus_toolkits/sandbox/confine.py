@@ -27,7 +27,7 @@ _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 _SECCOMP_MODE_FILTER = 2
 _CAPABILITY_VERSION = 0x20080522
 _CAPABILITIES = 64
-_RLIMIT_NPROC = 6
+_RLIMIT_NPROC, _RLIMIT_RTTIME = 6, 15
 _IGNORED_BY_PYTHON = (13, 25)  # SIGPIPE, SIGXFSZ
 
 # linux/landlock.h. A right that a kernel does not know must not be asked for.
@@ -68,6 +68,7 @@ _NUMBERS = {
     "pidfd_getfd": (438, 438),
     "kcmp": (312, 272),
     "prlimit64": (302, 261),
+    "setrlimit": (160, 164),
     "setpriority": (141, 140),
     "ioprio_set": (251, 30),
     "sched_setaffinity": (203, 122),
@@ -201,6 +202,9 @@ def _rules(options: dict[str, Any], abi: int) -> list[_Rule]:
         _Rule("unshare", argument=0, mask=_NEW_NAMESPACES, values=(0,)),
         # 0 is the calling process. The limits of another one of this user could end it.
         _Rule("prlimit64", argument=0, values=(0,)),
+        # By this limit the launcher knows what a command has left behind.
+        _Rule("prlimit64", argument=1, values=(_RLIMIT_RTTIME,), is_allowed=False),
+        _Rule("setrlimit", argument=0, values=(_RLIMIT_RTTIME,), is_allowed=False),
         *(_Rule(call, argument=0, values=(0,)) for call in _NUMBERS if call.startswith("sched_")),
         # Which kind (a process, a group; a user is refused), then which one.
         _Rule("setpriority", argument=0, values=(0, 1)),

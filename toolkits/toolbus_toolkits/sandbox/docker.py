@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 
-from toolbus_toolkits.sandbox.bubblewrap import in_path
+from toolbus_toolkits.sandbox.bubblewrap import of_the_system
 from toolbus_toolkits.sandbox.plan import Confinement, SandboxUnavailable, is_below_any
 
 __all__ = ["docker_variables", "docker_words", "find_docker"]
@@ -14,13 +14,13 @@ _OF_THE_IMAGE = frozenset({"HOME", "PATH", "TMPDIR"})
 
 
 def find_docker(writable: Iterable[str]) -> str:
-    """Return the path of `docker`, from no folder that confined programs change.
+    """Return the path of `docker` of the system, from no folder that confined programs change.
 
     Raises:
         SandboxUnavailable: There is none.
     """
-    writable = (*writable, *([os.getcwd()] if os.path.exists(".") else []))
-    for path in map(os.path.realpath, in_path("docker")):
+    writable = tuple(writable)
+    for path in map(os.path.realpath, of_the_system("docker")):
         if not is_below_any(path, writable):
             return path
     raise SandboxUnavailable("there is no docker on this machine: install it, or use bubblewrap")

@@ -153,8 +153,18 @@ def _hidden(config: SandboxConfig, home: str, shown: tuple[str, ...]) -> tuple[s
         )
     else:
         wanted = config.hide
-    real = {_real(path) for path in wanted if os.path.lexists(path)}
-    return _outermost(path for path in real if is_below_any(path, shown) and os.path.exists(path))
+    found = []
+    for path in {_real(path) for path in wanted}:
+        if not is_below_any(path, shown):
+            continue
+        try:
+            os.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:  # its folder may be opened later
+            raise SandboxUnavailable(f"{_shown(path)} cannot be hidden: {error}") from None
+        found.append(path)
+    return _outermost(found)
 
 
 def _outermost(paths: Iterable[str]) -> tuple[str, ...]:

@@ -143,7 +143,7 @@ def would_protect(config: SandboxConfig, *, awaited: int = 0) -> bool:
         return False
     plan = confinement(config, "/")
     try:
-        protected_plan(backend, plan, makes_hooks=False)
+        protected_plan(backend, plan)
     except SandboxUnavailable:
         return False
     return backend.follows_no_symlink or CONFINED_FOLDERS.count(plan.write) <= awaited

@@ -13,6 +13,9 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from glob import glob
+from itertools import chain
+from pathlib import Path
 
 from toolbus.forked_children import call_in_children
 from toolbus_toolkits.sandbox.plan import SandboxUnavailable, is_below_any
@@ -31,8 +34,11 @@ __all__ = [
 MAX_FILES = 50_000
 """The most files that are looked through before each start, in a tenth of a second."""
 _SET_UP_S = 10.0
-_OF_GIT = ("hooks", "config", "modules", "config.worktree")
+_OF_GIT = ("hooks", "config", "modules", "config.worktree", "commondir", "worktrees/*/commondir")
 """What makes git run a program. A commit changes all else in `.git`."""
+_PLACEHOLDER = b"./."
+"""The text of a file `commondir`, which names the folder with the hooks and the config: here the
+one that it is in, as without the file. By its words such a file is known as one that was made."""
 _PUBLIC = frozenset("cacert.pem .env.example .env.sample .env.template .env.dist".split())
 """The certificates that Python packages bring, named as a key; and examples, which git has as a
 rule: it takes no file that is hidden."""
@@ -53,25 +59,37 @@ class Protection:
     """Secrets: they cannot be read."""
     protected: tuple[str, ...]
     """Settings: they cannot be changed."""
+    placeholders: tuple[str, ...]
+    """Files that were made, so that no program makes others. They can be removed later."""
 
 
 def find_protection(
-    folders: Iterable[str], hidden: Iterable[str], *, makes_hooks: bool
+    folders: Iterable[str], hidden: Iterable[str], *, fills_git: bool
 ) -> Protection:
     """Look for secrets and settings in folders.
 
     Args:
         folders: Real paths.
         hidden: What is not looked at, since it cannot be read.
-        makes_hooks: Make a folder `hooks` in each `.git` without one, so that a program makes none.
+        fills_git: Make a folder `hooks` and a file `commondir` in each `.git` without one, so that
+            no program makes them.
 
     Raises:
-        SandboxUnavailable: There are more than 50,000 files, or settings of git are symlinks.
+        SandboxUnavailable: There are more than 50,000 files, a folder that cannot be looked
+            through, or settings that are symlinks.
     """
-    search = _Search(tuple(hidden), makes_hooks)
+    search = _Search(tuple(hidden), fills_git)
     for folder in folders:
         search.look(folder)
-    return Protection(tuple(search.secrets), tuple(search.settings))
+    return Protection(tuple(search.secrets), tuple(search.settings), tuple(search.placeholders))
+
+
+def remove_placeholders(paths: Iterable[str]) -> None:
+    """Remove files that `find_protection` has made, if they are still those."""
+    for path in paths:
+        with contextlib.suppress(OSError):
+            if Path(path).read_bytes() == _PLACEHOLDER:
+                os.unlink(path)
 
 
 @lru_cache(maxsize=1)
@@ -89,28 +107,21 @@ def _concerns(name: str) -> bool:
 
 
 class _Search:
-    def __init__(self, hidden: tuple[str, ...], makes_hooks: bool) -> None:
+    def __init__(self, hidden: tuple[str, ...], fills_git: bool) -> None:
         self.secrets: list[str] = []
         self.settings: list[str] = []
+        self.placeholders: list[str] = []
         self._hidden = frozenset(hidden)
-        self._makes_hooks = makes_hooks
+        self._fills_git = fills_git
         self._left = MAX_FILES
 
     def look(self, root: str) -> None:
         folders = [(root, False)]
         while folders:
             folder, is_protected = folders.pop()
-            try:
-                entries = list(os.scandir(folder))
-            except OSError:  # its user cannot read it either, or it is a file
-                continue
-            self._left -= len(entries)
-            if self._left < 0:
-                text = f"there are more than {MAX_FILES} files to look through for secrets"
-                raise SandboxUnavailable(f"{text}: name smaller folders, or set protect to false")
-            for entry in entries:
+            for entry in self._entries(folder):
                 is_below = is_protected
-                if _concerns(entry.name) and not entry.is_symlink():
+                if _concerns(entry.name):
                     judged = self._judge(entry, root, is_protected)
                     if judged is None:
                         continue
@@ -118,12 +129,34 @@ class _Search:
                 if entry.is_dir(follow_symlinks=False) and entry.path not in self._hidden:
                     folders.append((entry.path, is_below))
 
+    def _entries(self, folder: str) -> list[os.DirEntry[str]]:
+        entries = []
+        try:
+            with os.scandir(folder) as found:
+                for entry in found:
+                    entries.append(entry)
+                    self._left -= 1
+                    if self._left < 0:
+                        text = f"there are more than {MAX_FILES} files to look through for secrets"
+                        text += ": name smaller folders, or set protect to false"
+                        raise SandboxUnavailable(text)
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:
+            # The owner of a folder could open it later: then it is no folder without secrets.
+            if isinstance(error, SandboxUnavailable) or _may_open(folder):
+                raise SandboxUnavailable(f"{folder!a} cannot be looked through: {error}") from None
+        return entries
+
     def _judge(self, entry: os.DirEntry[str], root: str, is_protected: bool) -> bool | None:
         """Note a secret or a setting; return whether what is below is protected by now.
 
         None means that nobody looks below.
         """
         if entry.path in self._hidden:
+            return None
+        if entry.is_symlink():
+            self._note_symlink(entry, root, is_protected)
             return None
         if entry.name.casefold() == ".git" and entry.is_dir(follow_symlinks=False):
             if not is_protected:
@@ -138,17 +171,37 @@ class _Search:
             return True
         return is_protected
 
+    def _note_symlink(self, entry: os.DirEntry[str], root: str, is_protected: bool) -> None:
+        """Note where a secret is that a symlink names, and refuse settings that are symlinks."""
+        path = os.path.relpath(entry.path, root)
+        if _names().reason(path, writes=False):
+            target = os.path.realpath(entry.path)
+            if is_below_any(target, (root,)) and os.path.exists(target):
+                self.secrets.append(target)
+        elif not is_protected and _names().reason(path, writes=True):
+            raise SandboxUnavailable(f"{entry.path!a} is a symlink, which cannot be protected")
+
     def _note_git(self, path: str) -> None:
-        if self._makes_hooks:
+        common = f"{path}/commondir"
+        if self._fills_git:
             with contextlib.suppress(OSError):  # its user cannot write to it, nor can the program
                 os.makedirs(f"{path}/hooks", exist_ok=True)
-        for name in _OF_GIT:
-            setting = f"{path}/{name}"
-            if os.path.islink(setting):
-                text = f"{setting!a} is a symlink, which cannot be protected"
+            with contextlib.suppress(OSError), open(common, "xb") as file:
+                file.write(_PLACEHOLDER)
+        if os.path.exists(common):
+            self.placeholders.append(common)
+        for setting in chain.from_iterable(glob(name, root_dir=path) for name in _OF_GIT):
+            if os.path.islink(f"{path}/{setting}"):
+                text = f"{f'{path}/{setting}'!a} is a symlink, which cannot be protected"
                 raise SandboxUnavailable(text)
-            if os.path.exists(setting):
-                self.settings.append(setting)
+            self.settings.append(f"{path}/{setting}")
+
+
+def _may_open(folder: str) -> bool:
+    try:
+        return os.getuid() in (0, os.lstat(folder).st_uid)
+    except OSError:
+        return True
 
 
 @dataclass(eq=False, slots=True)

@@ -30,6 +30,7 @@ from toolbus_toolkits.sandbox.protection import (
     FoldersInUse,
     FolderUse,
     find_protection,
+    remove_placeholders,
 )
 
 __all__ = ["ConfinedStart", "confined_start", "dropped_by_shells", "protected_plan"]
@@ -57,6 +58,8 @@ class ConfinedStart:
     """A descriptor that is readable once the program runs; None if nobody waits for that."""
     use: FolderUse | None = None
     """Its use of the folders that it changes."""
+    placeholders: tuple[str, ...] = ()
+    """Files that are in repositories only while programs are confined to their folders."""
     group: PidsCgroup | None = None
     """What limits its processes, if the limits of a process do not."""
     _scratch: tempfile.TemporaryDirectory[str] | None = None
@@ -87,6 +90,8 @@ class ConfinedStart:
         self.set_up()
         if self.use is not None:
             self.use.leave()
+            if not CONFINED_FOLDERS.count(self.use.folders):
+                remove_placeholders(self.placeholders)
         if self.group is not None:
             self.group.remove()
         if self._scratch is not None:
@@ -137,13 +142,16 @@ def _by_bubblewrap(
     try:
         if asked and not (use.is_alone or backend.follows_no_symlink):
             raise FoldersInUse(_NOT_ALONE)
+        if not (use.is_alone or backend.binds_descriptors):
+            raise FoldersInUse("another confined program runs in the folder: use bubblewrap 0.10")
         if config.protect is not False:
-            plan, start.is_protected = _protected(backend, config, plan, use, environment)
+            plan, start.is_protected = _protected(backend, config, plan, start, environment)
         if not _has_places_within(plan):
             use.set_up()
         plan = _limited(start, plan, extra_processes=2)
         program = [*_inner_words(start, plan, use, environment), *argv]
-        words = [*backend.arguments(plan), "--clearenv"]
+        opened = _opened(start, config, plan) if backend.binds_descriptors else {}
+        words = [*backend.arguments(plan, opened), "--clearenv"]
         variables = dict(environment)
         if "TMPDIR" in variables and not plan.shows(os.path.realpath(variables["TMPDIR"])):
             variables["TMPDIR"] = "/tmp"
@@ -157,6 +165,17 @@ def _by_bubblewrap(
         start.end()
         raise
     return start
+
+
+def _opened(start: ConfinedStart, config: SandboxConfig, plan: Confinement) -> dict[str, int]:
+    """Open what a config names, so that no other program puts a symlink there meanwhile."""
+    opened = {}
+    for path in {*plan.write, *config.read} & {*plan.write, *plan.read}:
+        opened[path] = os.open(path, os.O_PATH)
+        start.descriptors.append(opened[path])
+        if os.readlink(f"/proc/self/fd/{opened[path]}") != path:
+            raise SandboxUnavailable(f"{path!a} of the sandbox is reached by a symlink now")
+    return opened
 
 
 def _has_places_within(plan: Confinement) -> bool:
@@ -217,16 +236,16 @@ def _protected(
     backend: Bubblewrap,
     config: SandboxConfig,
     plan: Confinement,
-    use: FolderUse,
+    start: ConfinedStart,
     environment: Iterable[str],
 ) -> tuple[Confinement, bool]:
     """Return the plan with secrets hidden and settings protected, and whether that is held."""
     try:
         if not backend.follows_no_symlink:
-            if not use.is_alone:
+            if start.use is None or not start.use.is_alone:
                 raise FoldersInUse(_NOT_ALONE)
             _require_names_of_shells(environment)
-        return protected_plan(backend, plan), True
+        return protected_plan(backend, plan, start), True
     except SandboxUnavailable as error:
         if config.protect is True:
             raise type(error)(f"protect: {error}") from None
@@ -234,16 +253,18 @@ def _protected(
 
 
 def protected_plan(
-    backend: Bubblewrap, plan: Confinement, *, makes_hooks: bool = True
+    backend: Bubblewrap, plan: Confinement, start: ConfinedStart | None = None
 ) -> Confinement:
     """Return a plan with the secrets and settings that are in its folders by now.
 
-    A folder `.git` gets a folder `hooks` with `makes_hooks`, so that the program makes none.
+    For a start, what git would read is made in each `.git`, so that the program does not make it.
 
     Raises:
         SandboxUnavailable: They cannot be found, or are too many.
     """
-    found = find_protection(plan.write, plan.hide, makes_hooks=makes_hooks)
+    found = find_protection(plan.write, plan.hide, fills_git=start is not None)
+    if start is not None:
+        start.placeholders = found.placeholders
     more = replace(
         plan, hide=(*plan.hide, *found.hide), protected=(*plan.protected, *found.protected)
     )

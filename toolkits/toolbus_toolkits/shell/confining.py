@@ -27,11 +27,12 @@ from toolbus_toolkits.sandbox import (
     confinement,
     would_protect,
 )
+from toolbus_toolkits.sandbox.plan import is_below_any
 from toolbus_toolkits.sandbox.protection import CONFINED_FOLDERS, FoldersInUse
 from toolbus_toolkits.shell.sessions import ShellState
-from toolbus_toolkits.workspace import is_same_or_below, resolve
+from toolbus_toolkits.workspace import resolve
 
-__all__ = ["CommandSandbox"]
+__all__ = ["CommandSandbox", "Run", "Start"]
 
 Start: TypeAlias = Callable[..., Coroutine[object, object, RunningCommand]]
 """`start_command` with all of its arguments but `sandbox`; so is `Run` of `run_command`."""
@@ -112,21 +113,32 @@ class CommandSandbox:
         return True
 
     def must_keep_within(self, context: ToolContext) -> bool:
-        """Whether `keeps_within` was said of a call."""
+        """Whether `keeps_within` was said of a call, which is started now."""
         with self._lock:
-            return _call(context) in self._judged
+            if _call(context) not in self._judged:
+                return False
+            self._judged[_call(context)] = True
+            return True
 
-    async def start(self, context: ToolContext, start: Start) -> RunningCommand:
+    async def start(self, context: ToolContext, start: Start, *, within: bool) -> RunningCommand:
         """Start the command of a call.
+
+        Args:
+            context: The call.
+            start: Starts it.
+            within: What `must_keep_within` returned for the call. It is asked once: a later call
+                may have the same id.
 
         Raises `LaunchFailed`, and `ToolFailed` for a working directory that has gone.
         """
-        return await start(sandbox=self._config_for(context))
+        return await start(sandbox=self._config_for(context, within=within))
 
     @asynccontextmanager
-    async def run(self, context: ToolContext, run: Run) -> AsyncIterator[RunningCommand]:
-        """Run the command of a call in the foreground while the block runs; raises as `start`."""
-        config = self._config_for(context)
+    async def run(
+        self, context: ToolContext, run: Run, *, within: bool
+    ) -> AsyncIterator[RunningCommand]:
+        """Run the command of a call in the foreground while the block runs; as `start`."""
+        config = self._config_for(context, within=within)
         with self._lock:
             self._in_foreground += 1
         try:
@@ -143,7 +155,7 @@ class CommandSandbox:
             Whether they have ended until `ends_at`, a time of the event loop. False at once if
             others run in its folders, or it was not started for another reason.
         """
-        folders = self._config_for(context).write
+        folders = self._config_for(context, within=True).write
         is_busy = isinstance(error.__cause__, FoldersInUse)
         if not is_busy or CONFINED_FOLDERS.count(folders) > self._in_foreground:
             return False
@@ -154,12 +166,10 @@ class CommandSandbox:
             return False
         return True
 
-    def _config_for(self, context: ToolContext) -> SandboxConfig:
+    def _config_for(self, context: ToolContext, *, within: bool) -> SandboxConfig:
         """Return what the command of a call may reach that starts now."""
         try:
-            if self.must_keep_within(context):
-                with self._lock:
-                    self._judged[_call(context)] = True
+            if within:
                 return self._protecting(context.workdirs)
             return self._with_workdirs(context.workdirs)
         except ValueError as error:
@@ -171,12 +181,13 @@ class CommandSandbox:
     def _protecting(self, workdirs: tuple[str, ...]) -> SandboxConfig:
         config = self._with_workdirs(workdirs)
         # What changes a program in PATH changes what later commands do, which are judged by name.
-        folders = filter(os.path.isdir, self._first.variables["PATH"].split(os.pathsep))
-        programs = [
-            folder
-            for folder in (resolve(folder, "/") for folder in folders)
-            if any(is_same_or_below(folder, root) for root in config.write)
-        ]
+        programs = []
+        for folder in self._first.variables["PATH"].split(os.pathsep):
+            real = resolve(folder, "/")
+            if is_below_any(folder, config.write) and not (folder == real and os.path.isdir(real)):
+                raise ValueError(f"a command could put another folder in place of {folder!a}")
+            if is_below_any(real, config.write):
+                programs.append(real)
         return config.model_copy(update={"read": (*config.read, *programs), "protect": True})
 
 

@@ -19,7 +19,7 @@ from toolbus_toolkits.callers import Asker, asker_of, seconds_to_answer
 from toolbus_toolkits.launcher import LaunchFailed, RunningCommand, run_command, start_command
 from toolbus_toolkits.shell.assessing import assess_line, reads_lines
 from toolbus_toolkits.shell.config import ShellConfig, is_harmless, shell_environment
-from toolbus_toolkits.shell.confining import CommandSandbox
+from toolbus_toolkits.shell.confining import CommandSandbox, Run, Start
 from toolbus_toolkits.shell.jobs import MAX_CHARS, Job, Jobs, WrittenLines
 from toolbus_toolkits.shell.reading import MAX_LINE_LENGTH
 from toolbus_toolkits.shell.sessions import ShellSessions, ShellState
@@ -267,7 +267,7 @@ class ShellTools:
         descriptors: tuple[int, ...],
     ) -> bool:
         """Run a command in the foreground; return whether its time has passed."""
-        run = partial(
+        run: Run = partial(
             run_command,
             bash,
             env=begun.variables,
@@ -276,13 +276,13 @@ class ShellTools:
             limits=self._limits,
             descriptors=descriptors,
         )
+        within = self.sandbox is not None and self.sandbox.must_keep_within(context)
+        if self.sandbox is not None:
+            run = partial(self.sandbox.run, context, run, within=within)
         ends_at = asyncio.get_running_loop().time() + seconds
         while True:
             try:
-                async with (
-                    asyncio.timeout_at(ends_at),
-                    run() if self.sandbox is None else self.sandbox.run(context, run) as process,
-                ):
+                async with asyncio.timeout_at(ends_at), run() as process:
                     job.process = process
                     context.enter()
                     await job.ended()
@@ -291,13 +291,13 @@ class ShellTools:
                 job.close(None)
                 return True
             except LaunchFailed as error:
-                await self._wait_or_raise(context, error, ends_at)
+                await self._wait_or_raise(context, error, within, ends_at)
 
     async def _wait_or_raise(
-        self, context: ToolContext, error: LaunchFailed, ends_at: float
+        self, context: ToolContext, error: LaunchFailed, within: bool, ends_at: float
     ) -> None:
         """Return once a command that was not started may be started again, else raise."""
-        if self.sandbox is None or not self.sandbox.must_keep_within(context):
+        if self.sandbox is None or not within:
             raise ToolFailed(str(error)) from None
         if await self.sandbox.has_waited(context, error, ends_at):
             return
@@ -314,7 +314,7 @@ class ShellTools:
         job = Job(command)
         if reads_lines(command, begun.variables):
             job.lines = WrittenLines()
-        start = partial(
+        start: Start = partial(
             start_command,
             (*self._bash, command),
             env=begun.variables,
@@ -323,14 +323,15 @@ class ShellTools:
             limits=self._limits,
             stdin=True,
         )
+        within = self.sandbox is not None and self.sandbox.must_keep_within(context)
         if self.sandbox is not None:
-            start = partial(self.sandbox.start, context, start)
+            start = partial(self.sandbox.start, context, start, within=within)
         ends_at = asyncio.get_running_loop().time() + seconds
         while True:
             try:
                 await self.jobs.start(asker_of(context), job, start)
             except LaunchFailed as error:
-                await self._wait_or_raise(context, error, ends_at)
+                await self._wait_or_raise(context, error, within, ends_at)
             except asyncio.CancelledError:  # it may have begun
                 context.enter()
                 raise
