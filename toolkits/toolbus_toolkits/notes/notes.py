@@ -53,7 +53,7 @@ class Shape(BaseModel, extra="allow"):
 
     def plain(self) -> dict[str, Any]:
         """Return it as a JSON value."""
-        return self.model_dump(mode="json")
+        return self.model_dump()
 
     def lines(self) -> list[str]:
         """Return what of it a prompt has."""
@@ -103,7 +103,7 @@ class NotesUnavailable(Unavailable):
     next_step: str = "name a file in an existing folder that you may write, or remove the cause"
 
 
-_KIND = FileKind(
+FILE = FileKind(
     what="the file of notes",
     application=0x74626E6F,
     version=1,
@@ -136,7 +136,7 @@ class _NotesFile:
             if self._path is None:
                 with suppress(OSError):  # opening the file tells the reason
                     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._file = SqliteFile(path, _KIND)
+            self._file = SqliteFile(path, FILE)
         return self._file
 
 

@@ -44,9 +44,9 @@ class Task(BaseModel, frozen=True, extra="allow"):
     status: _Status = "pending"
     owner: str = ""
     """Who does it; empty for nobody yet."""
-    blocks: tuple[str, ...] = ()
+    blocks: list[str] = Field(default_factory=list)
     """The ids of the tasks that wait for this one."""
-    blocked_by: tuple[str, ...] = ()
+    blocked_by: list[str] = Field(default_factory=list)
     """The ids of the tasks that this one waits for."""
     metadata: dict[str, Any] = Field(default_factory=dict)
     """JSON values for programs."""
@@ -91,16 +91,16 @@ class _TaskNotes(Shape):
                 f"task {name} is stored in another shape: {fault_of(error)}; only"
                 ' status="deleted" can change it'
             ) from None
-        return task.model_copy(update={"id": name, "blocks": ()})
+        return task.model_copy(update={"id": name, "blocks": []})
 
     def whole(self, name: str) -> Task:
         """Return a task. Raises `ToolFailed` for another shape."""
-        blocks = tuple(other for other in self.tasks if name in self._blockers(other))
+        blocks = [other for other in self.tasks if name in self._blockers(other)]
         return self.get(name).model_copy(update={"blocks": blocks})
 
     def put(self, task: Task) -> None:
         """Store a task in place of the one with its id."""
-        self.tasks[task.id] = task.model_dump(mode="json", exclude={"id", "blocks"})
+        self.tasks[task.id] = task.model_dump(exclude={"id", "blocks"})
 
     def add(self, task: Task) -> str:
         """Store a further task, and return its id. Raises `ToolFailed`."""
@@ -129,7 +129,7 @@ class _TaskNotes(Shape):
         """Let a task wait for another one. Raises `ToolFailed` if it would wait for itself."""
         task = self.get(blocked)
         if blocker not in task.blocked_by:
-            self.put(task.model_copy(update={"blocked_by": (*task.blocked_by, blocker)}))
+            self.put(task.model_copy(update={"blocked_by": [*task.blocked_by, blocker]}))
             self._refuse_cycle(blocked)
 
     def unlink(self, blocker: str, blocked: str) -> None:
@@ -143,7 +143,7 @@ class _TaskNotes(Shape):
         return [
             other
             for other in self._blockers(name)
-            if other in self.tasks and self.get(other).status != "completed"
+            if other in self.tasks and self._stored(other, "status") != "completed"
         ]
 
     def lines(self) -> list[str]:
@@ -158,9 +158,12 @@ class _TaskNotes(Shape):
         return lines
 
     def _blockers(self, name: str) -> Sequence[str]:
-        task = self.tasks[name]
-        found = task.get("blocked_by") if isinstance(task, dict) else None
+        found = self._stored(name, "blocked_by")
         return found if isinstance(found, list) else ()
+
+    def _stored(self, name: str, field: str) -> Any:
+        task = self.tasks[name]
+        return task.get(field) if isinstance(task, dict) else None
 
     def _refuse_cycle(self, name: str) -> None:
         before: dict[str, str] = {}
@@ -360,7 +363,7 @@ def _initial_notes(initial: Iterable[Task | str]) -> _TaskNotes:
     notes = _TaskNotes()
     tasks = [Task(subject=task) if isinstance(task, str) else task for task in initial]
     with as_value_error():
-        names = [notes.add(task.model_copy(update={"blocked_by": ()})) for task in tasks]
+        names = [notes.add(task.model_copy(update={"blocked_by": []})) for task in tasks]
         for name, task in zip(names, tasks, strict=True):
             for other in notes.known(task.blocks):
                 notes.link(name, other)
