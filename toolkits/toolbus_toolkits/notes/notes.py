@@ -22,6 +22,7 @@ from toolbus.sqlite_files import FileKind, SqliteFile, is_locked
 from toolbus_toolkits.callers import Commit, asker_of
 
 __all__ = [
+    "FILE",
     "FilePath",
     "Notes",
     "NotesToolkit",
@@ -114,6 +115,7 @@ FILE = FileKind(
     error=NotesUnavailable,
     is_durable=True,
 )
+"""Files of notes: a row for each toolkit and asker, with its JSON object as text."""
 _SELECT = "SELECT notes FROM notes WHERE toolkit = ? AND asker = ?"
 _REPLACE = "REPLACE INTO notes VALUES (?, ?, ?)"
 

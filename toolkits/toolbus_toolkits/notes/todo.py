@@ -25,7 +25,7 @@ _Status: TypeAlias = Literal["pending", "in_progress", "completed"]
 _MARKS: dict[_Status, str] = {"pending": "[ ]", "in_progress": "[>]", "completed": "[x]"}
 
 
-class TodoItem(BaseModel, frozen=True, extra="allow"):
+class TodoItem(BaseModel, frozen=True):
     """One thing to do."""
 
     content: Annotated[str, Field(min_length=1)]
