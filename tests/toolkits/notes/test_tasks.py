@@ -147,6 +147,7 @@ GOOD = {"subject": "good", "blocked_by": ["9", "2"], "due": "today"}
         ({"tasks": {"1": GOOD, "2": None}}, "task 2 is stored in another shape"),
         ({"tasks": {"1": GOOD, "2": {"subject": 3}}}, "task 2 .*: /subject: "),
         ({"tasks": {"1": GOOD, "2": {"subject": "x", "blocked_by": 7}}}, "task 2 .*: /blocked_by"),
+        ({"tasks": {"1": GOOD, "2": {"subject": "x", "blocked_by": [{}]}}}, "task 2 .*: /blocked"),
     ],
 )
 async def test_state_of_another_shape_is_said_and_stays(stored: dict[str, Any], words: str) -> None:

@@ -122,8 +122,7 @@ class _TaskNotes(Shape):
         """Delete a task; the others wait for it no more."""
         del self.tasks[name]
         for other in self.tasks:
-            if name in self._blockers(other):
-                self.unlink(name, other)
+            self.unlink(name, other)
 
     def link(self, blocker: str, blocked: str) -> None:
         """Let a task wait for another one. Raises `ToolFailed` if it would wait for itself."""
@@ -134,8 +133,9 @@ class _TaskNotes(Shape):
 
     def unlink(self, blocker: str, blocked: str) -> None:
         """Let a task not wait for another one."""
-        if blocker in self._blockers(blocked):
-            left = [name for name in self._blockers(blocked) if name != blocker]
+        blockers = self._blockers(blocked)
+        if blocker in blockers:
+            left = [name for name in blockers if name != blocker]
             self.tasks[blocked] = {**self.tasks[blocked], "blocked_by": left}
 
     def waits_for(self, name: str) -> list[str]:
@@ -157,9 +157,9 @@ class _TaskNotes(Shape):
             lines.append(f"- and {len(open_tasks) - _MAX_IN_PROMPT} more, which list returns")
         return lines
 
-    def _blockers(self, name: str) -> Sequence[str]:
+    def _blockers(self, name: str) -> list[str]:
         found = self._stored(name, "blocked_by")
-        return found if isinstance(found, list) else ()
+        return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
 
     def _stored(self, name: str, field: str) -> Any:
         task = self.tasks[name]
