@@ -1,4 +1,4 @@
-"""Whose a call is, and how long it may work.
+"""Whose a call is, how long it may work, and whether a cancelled one has changed something.
 
 What a toolkit keeps for one asker is not given to another one.
 """
@@ -10,12 +10,13 @@ from collections import OrderedDict
 from typing import TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
-from toolbus import ToolContext
+from toolbus import ToolContext, ToolFailed
 
 __all__ = [
     "MAX_ASKERS",
     "MAX_ASSESSED",
     "Asker",
+    "Commit",
     "LastUsed",
     "PerCallerSemaphore",
     "asker_of",
@@ -61,6 +62,30 @@ def seconds_to_answer(context: ToolContext, most: float) -> float:
     if left_s is None:
         return most
     return min(most, max(left_s - _ANSWER_S, left_s / 2))
+
+
+class Commit:
+    """Whether a change is being made: known to its thread, and to the task that waits for it.
+
+    Each of them sets its own flag before it reads the other one. So of a cancelled call it is known
+    whether it may have changed something.
+    """
+
+    def __init__(self) -> None:
+        self._has_begun = False
+        self.is_given_up = False
+        """Whether the change must not be made."""
+
+    def begin(self) -> None:
+        """Say that the change is made from now on. Raises `ToolFailed` if it was given up."""
+        self._has_begun = True
+        if self.is_given_up:
+            raise ToolFailed("the call was cancelled")
+
+    def give_up(self) -> bool:
+        """Let it not be made, unless that has begun; return whether it has."""
+        self.is_given_up = True
+        return self._has_begun
 
 
 class LastUsed(OrderedDict[_Key, _Value]):

@@ -1,7 +1,6 @@
 """What a call makes of a file, found out before anything is written.
 
-The tools do what is planned here, and an assessment shows its diff. `Commit` is the moment in which
-they begin to write.
+The tools do what is planned here, and an assessment shows its diff.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.untrusted_text import one_line
 from toolbus_toolkits.files.changes import MAX_FILE_BYTES, Change
 from toolbus_toolkits.files.diffs import Block, lines_of, unified_diff
-from toolbus_toolkits.files.reached import ReachedFiles, cancelled, failure
+from toolbus_toolkits.files.reached import ReachedFiles, failure
 from toolbus_toolkits.files.seen import Seen, Span
 from toolbus_toolkits.files.text import UTF8, NotText, Text, count_of_lines, read_text
 from toolbus_toolkits.workspace import Location
 
-__all__ = ["CHANGE_THREADS", "Commit", "Plan", "planned", "proven"]
+__all__ = ["CHANGE_THREADS", "Plan", "planned", "proven"]
 
 _NO_FILE = "/dev/null"
 _LARGE_BYTES = 2**20
@@ -44,30 +43,6 @@ class Plan(NamedTuple):
     diff: str
     seen: Seen
     """What the caller has seen when it is done."""
-
-
-class Commit:
-    """Whether a file is being replaced: known to its thread, and to the task that waits for it.
-
-    Each of them sets its own flag before it reads the other one. So of a cancelled call it is known
-    whether the file may have been replaced.
-    """
-
-    def __init__(self) -> None:
-        self._has_begun = False
-        self.is_given_up = False
-        """Whether the file must not be replaced."""
-
-    def begin(self) -> None:
-        """Say that the file is replaced from now on. Raises `ToolFailed` if it was given up."""
-        self._has_begun = True
-        if self.is_given_up:
-            raise cancelled()
-
-    def give_up(self) -> bool:
-        """Let it not be replaced, unless that has begun; return whether it has."""
-        self.is_given_up = True
-        return self._has_begun
 
 
 def proven(

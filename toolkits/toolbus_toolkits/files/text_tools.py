@@ -11,9 +11,10 @@ from typing_extensions import TypedDict
 
 from toolbus import Assessment, FileChunk, FunctionTool, Tool, ToolContext, ToolFailed
 from toolbus.chunks.file_io import FILE_THREADS
+from toolbus_toolkits.callers import Commit
 from toolbus_toolkits.files.assessing import Assessor
 from toolbus_toolkits.files.changes import Change, Editing, Inserting, Writing
-from toolbus_toolkits.files.planning import CHANGE_THREADS, Commit, Plan, planned
+from toolbus_toolkits.files.planning import CHANGE_THREADS, Plan, planned
 from toolbus_toolkits.files.reached import Path, ReachedFiles, Token, failure
 from toolbus_toolkits.files.reading import ReadResult, read_file
 from toolbus_toolkits.files.text import MAX_SHOWN_CHARS

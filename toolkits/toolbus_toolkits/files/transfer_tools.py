@@ -21,9 +21,9 @@ from toolbus.chunks.file_io import FILE_BLOCK_BYTES, FILE_THREADS, cut_in_pieces
 from toolbus.concurrency.tasks import retrieve_error
 from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.untrusted_text import one_line
-from toolbus_toolkits.callers import Asker, asker_of, seconds_to_answer
+from toolbus_toolkits.callers import Asker, Commit, asker_of, seconds_to_answer
 from toolbus_toolkits.files.assessing import Assessor
-from toolbus_toolkits.files.planning import CHANGE_THREADS, Commit, proven
+from toolbus_toolkits.files.planning import CHANGE_THREADS, proven
 from toolbus_toolkits.files.reached import Path, ReachedFiles, Token, cancelled, failure
 from toolbus_toolkits.files.reading import MAX_UNKNOWN_BYTES
 from toolbus_toolkits.files.seen import Seen
