@@ -156,7 +156,7 @@ class Notes:
             scores |= {row: 0.0 for (row,) in connection.execute(_NEWEST, (*bounds, limit))}
         words = dict.fromkeys(_WORD.findall(normalize("NFC", query).lower()))
         for word in islice(words, MAX_WORDS):
-            # In quotes it is a word of the text, also if it is `near` or `or`.
+            # Quoted, so that no word is an operator of FTS5.
             hits = connection.execute(_HITS, (*bounds, f'"{word}"', MAX_HITS)).fetchall()
             for (row,) in hits:
                 scores[row] += log(1 + MAX_HITS / len(hits))
