@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 import subprocess
@@ -235,6 +236,14 @@ async def test_every_query_is_searched_for_its_words(toolkit: Memory, query: str
     await run(toolkit, "append", text="green tea")
     is_found = "tea" in query or "te\u0301a" in query or not query.strip(" ")
     assert await found(toolkit, query) == (["green tea"] if is_found else [])
+
+
+async def test_asker_with_many_calls_delays_nobody_else(toolkit: Memory) -> None:
+    many = [asyncio.create_task(run(toolkit, "append", "ann", text="tea")) for _ in range(50)]
+    await asyncio.sleep(0)
+    await run(toolkit, "append", "bob", text="tea")
+    assert sum(task.done() for task in many) < 25
+    assert sorted(await asyncio.gather(*many)) == [*range(1, 51)]
 
 
 # What it needs from people

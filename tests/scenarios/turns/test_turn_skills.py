@@ -35,23 +35,23 @@ async def count(text: str) -> int:
 
 
 class Listing:
-    """Skills by name, each with its text; those of others have names that begin so."""
+    """Skills by name, each with its text."""
 
     def __init__(self, **texts: str) -> None:
         self.texts = texts
+        self.others = {"other"}
+        """Those that were written by others."""
 
     def entries(self) -> Sequence[SkillEntry]:
-        return [SkillEntry(name, f"for {name}", "test", _is_own(name)) for name in self.texts]
+        return [
+            SkillEntry(name, f"for {name}", "test", name not in self.others) for name in self.texts
+        ]
 
     def view(self, name: str, file: str | None = None) -> SkillText:
-        return SkillText(name, self.texts[name], "test", _is_own(name))
+        return SkillText(name, self.texts[name], "test", name not in self.others)
 
     def prompt(self) -> str:
         return "\n".join(f"- {name}" for name in self.texts)
-
-
-def _is_own(name: str) -> bool:
-    return not name.startswith("other")
 
 
 @asynccontextmanager
@@ -188,6 +188,8 @@ async def test_skill_that_is_gone_or_inactive_is_not_in_the_prompt() -> None:
         assert turn.prompt("{toolkits}") == "# Skills in use\n\n## a\nText of a."
         await turn.call("skills.use", name="d")  # what is gone holds no place
         assert turn.prompt("{toolkits}").count("## ") == 2
+        listing.others.add("a")  # a skill of others has taken its place
+        assert turn.prompt("{toolkits}") == "# Skills in use\n\n## d\nText of d."
 
 
 @pytest.mark.parametrize(

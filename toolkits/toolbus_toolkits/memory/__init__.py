@@ -21,7 +21,7 @@ from toolbus.settings import expanded, home_of
 from toolbus.tools.context import run_of
 from toolbus.turns.model_tools import as_data
 from toolbus.untrusted_text import one_line
-from toolbus_toolkits.callers import asker_of
+from toolbus_toolkits.callers import PerCallerSemaphore, asker_of
 from toolbus_toolkits.memory.notes import MemoryUnavailable, Note, Notes
 
 __all__ = ["TEMPLATES_FOLDER", "Memory", "MemoryConfig", "MemoryUnavailable", "Note", "memory"]
@@ -32,6 +32,8 @@ TEMPLATES_FOLDER = "memory-templates"
 """The folder of `TOOLBUS_HOME` that bundles install templates into."""
 _MAX_TEMPLATE_BYTES = 32 * 1024
 """Of one template, which is part of each request to a model."""
+_WAITING = 4
+"""Calls of one asker that wait for the thread, which serves all in the order in which they came."""
 # 50 notes of this size, with their tags, fit into one frame, whatever their characters.
 _MAX_FOUND = 50
 _Text = Annotated[str, Field(min_length=1, max_length=4_000)]
@@ -75,6 +77,7 @@ class Memory(Toolkit):
         self._templates = [_template(folder, name) for name in templates]
         self._notes = Notes(expanded(file).absolute(), max_mib * 1024 * 1024)
         self._threads = WorkerThreads("memory", 1)
+        self._slots = PerCallerSemaphore(_WAITING)
         super().__init__(
             "memory",
             [
@@ -151,8 +154,12 @@ class Memory(Toolkit):
 
     async def _run(self, context: ToolContext, work: Callable[..., T], *arguments: Any) -> T:
         asker = json.dumps(asker_of(context))
+        async with self._slots.for_caller(context):
+            return await self._run_now(context, work, asker, *arguments)
+
+    async def _run_now(self, context: ToolContext, work: Callable[..., T], *arguments: Any) -> T:
         try:
-            result = await self._threads.run(work, asker, *arguments)
+            result = await self._threads.run(work, *arguments)
         except ToolFailed as error:
             raise context.refuse(error) from error.__cause__
         except asyncio.CancelledError:
