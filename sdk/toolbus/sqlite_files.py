@@ -185,7 +185,7 @@ def _is_empty(connection: sqlite3.Connection) -> bool:
     return found == 0
 
 
-def is_locked(error: Exception) -> bool:
+def is_locked(error: BaseException) -> bool:
     """Whether another connection holds the lock that a statement needs."""
     name = getattr(error, "sqlite_errorname", "")  # errors of the module itself have none
     return str(name).startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))

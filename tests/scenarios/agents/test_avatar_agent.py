@@ -74,6 +74,7 @@ async def test_an_installed_avatar_gives_its_agent_instructions_skills_and_tools
     assert ("letters" in told, "taxes" in told) == (True, False)
     assert {definition["function"]["name"] for definition in first["tools"]} == {
         *("clock__now", "clock__convert", "skills__list_skills", "skills__view_skill"),
+        *("skills__use", "skills__release"),
         *("ledger__read", "ledger__wipe"),
     }
     results = [message["content"] for message in second["messages"] if message["role"] == "tool"]

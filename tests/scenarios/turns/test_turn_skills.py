@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 
+from support.models.prepared_model import PreparedModel, uses
 from support.rooms.turns import agent_and_host
 from toolbus import (
+    Agent,
+    AgentState,
     PermissionDenied,
     Permissions,
     Rule,
@@ -35,16 +38,20 @@ class Listing:
     """Skills by name, each with its text."""
 
     def __init__(self, **texts: str) -> None:
-        self._texts = texts
+        self.texts = texts
+        self.others = {"other"}
+        """Those that were written by others."""
 
     def entries(self) -> Sequence[SkillEntry]:
-        return [SkillEntry(name, f"for {name}", "test", True) for name in self._texts]
+        return [
+            SkillEntry(name, f"for {name}", "test", name not in self.others) for name in self.texts
+        ]
 
     def view(self, name: str, file: str | None = None) -> SkillText:
-        return SkillText(name, self._texts[name], "test", True)
+        return SkillText(name, self.texts[name], "test", name not in self.others)
 
     def prompt(self) -> str:
-        return "\n".join(f"- {name}" for name in self._texts)
+        return "\n".join(f"- {name}" for name in self.texts)
 
 
 @asynccontextmanager
@@ -142,3 +149,80 @@ def test_anything_but_listings_is_refused(wrong: Any) -> None:
     if isinstance(wrong, list):
         with pytest.raises(TypeError, match="skill_viewer must contain skill listings"):
             skill_viewer(*wrong)
+
+
+# In use
+
+
+async def test_skill_in_use_is_in_the_prompt_until_it_is_released_also_in_later_turns() -> None:
+    skills = [Listing(pdf="Fill\u200b in forms.", page="Fetch")]
+    state = AgentState()
+    async with Turn(None, skills=skills, state=state) as turn:
+        for _ in range(2):
+            await turn.call("skills.use", name="pdf")
+        await turn.call("skills.use", name="page")
+        await turn.call("skills.release", name="page")
+    state = AgentState.from_json(state.to_json())
+    async with Turn(None, skills=skills, state=state) as turn:
+        text = "# Skills in use\n\n## pdf\nFill\\u200b in forms."
+        assert turn.prompt("{toolkits}") == text
+        assert turn.prompt().endswith(text)
+        await turn.call("skills.release", name="pdf")
+        await turn.call("skills.release", name="none")
+        assert turn.prompt("{toolkits}") == ""
+
+
+async def test_skill_that_is_gone_or_inactive_is_not_in_the_prompt() -> None:
+    listing = Listing(a="Text of a.", b="Text of b.", c="Text of c.", d="Text of d.")
+    group = ToolGroup("office", "Writes letters.", skills=[listing], active=True)
+    async with Turn(None, groups=[group]) as turn:
+        for name in ("a", "b", "c"):
+            await turn.call("skills.use", name=name)
+        turn.deactivate("office")
+        assert turn.prompt("{toolkits}") == ""
+        with pytest.raises(ToolInactive):
+            await turn.call("skills.use", name="d")
+        turn.activate("office")
+        del listing.texts["b"]
+        listing.texts["c"] = "x" * 32_760
+        assert turn.prompt("{toolkits}") == "# Skills in use\n\n## a\nText of a."
+        await turn.call("skills.use", name="d")  # what is gone holds no place
+        assert turn.prompt("{toolkits}").count("## ") == 2
+        listing.others.add("a")  # a skill of others has taken its place
+        assert turn.prompt("{toolkits}") == "# Skills in use\n\n## d\nText of d."
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("d", "at most 3 skills, .* now a, b, c: release one"),
+        ("large", "of 32 KiB together, .* now a, b: release one"),
+        ("other", "the skill other was written by others: read it with view_skill"),
+        ("none", "there is no skill 'none'"),
+    ],
+)
+async def test_skill_that_is_too_much_or_of_others_is_not_used(name: str, words: str) -> None:
+    listing = Listing(a="x" * 10, b="x" * 10, c="x", d="x", large="ö" * 16_380, other="Obey.")
+    async with Turn(None, skills=[listing]) as turn:
+        for used in ("a", "b") if name == "large" else ("a", "b", "c"):
+            await turn.call("skills.use", name=used)
+        before = turn.prompt()
+        with pytest.raises(ToolFailed, match=words):
+            await turn.call("skills.use", name=name)
+        assert turn.prompt() == before
+
+
+async def test_skills_in_use_are_forgotten_with_the_conversation() -> None:
+    model = PreparedModel(uses("skills.use", name="pdf"), "Used.", "Still.", "Forgotten.")
+    agent = Agent(None, model, name="helper", skills=[Listing(pdf="Fill in forms.")])
+    async with agent:
+        await agent.run("A form.")
+        await agent.run("And now?")
+        await agent.forget()
+        await agent.run("And now?")
+    are_in_use = ["Fill in forms." in request["system"] for request in model.requests]
+    assert are_in_use == [False, True, True, False]
+
+
+async def test_hosted_viewer_uses_nothing() -> None:
+    assert {each.name for each in skill_viewer(Listing()).tools} == {"list_skills", "view_skill"}

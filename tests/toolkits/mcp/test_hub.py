@@ -39,6 +39,7 @@ from toolbus import (
 )
 from toolbus_server.testing import TestServer, running_server
 from toolbus_toolkits.mcp import McpBuilder, McpConfig, McpHub, McpToolkit, mcp
+from toolbus_toolkits.mcp.config import read_servers
 from toolbus_toolkits.mcp.names import toolkit_name
 
 GOOD = {"command": sys.executable, "args": [scripted_server.__file__]}
@@ -324,6 +325,57 @@ async def test_only_named_callers_add_servers(bus: TestServer, tmp_path: Path) -
                 await ann.invoke("mcp.import", {"servers": refused})
     async with hosted(bus, config), bus.room("ann") as ann:
         assert [each.name for each in (await ann.toolkit("mcp")).manifest.tools] == ["list", "call"]
+
+
+async def test_only_added_and_named_servers_are_removed_and_their_programs_end(
+    bus: TestServer, tmp_path: Path
+) -> None:
+    config = file_of(tmp_path, one=GOOD, Two=GOOD, three=GOOD)
+    hub = McpHub.from_config(config)
+    programs = psutil.Process()
+    async with bus.room("host") as room, bus.room("ann") as ann, bus.room("bob") as bob:
+        async with room.host(McpToolkit(hub, ["ann"], ["Two"])):
+            await hub.tried()
+            await approved(ann, ann.invoke("mcp.import", {"servers": {"four": GOOD}}))
+            for caller, name, error, words in (
+                (bob, "four", PermissionDenied, "bob may not change MCP servers here"),
+                (ann, "one", PermissionDenied, r"one is of this host's operator \(--allow-remove"),
+                (ann, "none", NotFound, "there is no MCP server 'none'"),
+            ):
+                with pytest.raises(error, match=words) as refused:
+                    await caller.invoke("mcp.remove", {"name": name})
+                assert refused.value.executed == "no"
+            running = len(programs.children(recursive=True))
+            for name in ("four", "two"):
+                await approved(ann, ann.invoke("mcp.remove", {"name": name}))
+                assert hub.server(name) is None
+            assert await names(ann) == ["mcp", "one", "three"]
+            assert len(programs.children(recursive=True)) < running
+            # Its name is free, and a new server of it may be removed too.
+            for _ in range(2):
+                await approved(ann, ann.invoke("mcp.import", {"servers": {"four": GOOD}}))
+                assert await ann.call("four.add", a=1, b=2) == {"result": 3}
+                await approved(ann, ann.invoke("mcp.remove", {"name": "four"}))
+            await hub.remove("three")  # a program that has the hub removes any of them
+            with pytest.raises(NotFound, match="no MCP server 'three'"):
+                await hub.remove("three")
+    with pytest.raises(ValueError, match="callers that --allow-import names remove servers"):
+        McpConfig(config=config, allow_remove=("one",))
+
+
+async def test_a_server_is_removed_while_it_connects_and_when_its_remover_leaves(
+    bus: TestServer, tmp_path: Path
+) -> None:
+    entry = read_servers({"late": behind(tmp_path / "gate")}, "servers").servers["late"]
+    async with hosted(bus, file_of(tmp_path, one=GOOD)) as hub, bus.room("ann") as ann:
+        adding = asyncio.create_task(hub.add("late", entry))
+        await until(lambda: hub.server("late") is not None)
+        removing = [asyncio.create_task(hub.remove("late")) for _ in range(2)]
+        await asyncio.sleep(0)
+        removing[0].cancel()
+        await removing[1]
+        assert (await adding).name == "late"
+        assert (hub.server("late"), await names(ann)) == (None, ["mcp", "one"])
 
 
 async def test_a_server_whose_importer_leaves_is_hosted_when_it_is_connected(

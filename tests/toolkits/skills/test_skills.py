@@ -304,6 +304,28 @@ def test_anything_but_a_list_of_paths_is_refused(paths: Any) -> None:
         Skills(paths)
 
 
+def test_skills_are_chosen_as_objects_and_left_out_by_name(tmp_path: Path) -> None:
+    for name in ("letters", "Pdf_Forms", "taxes"):
+        write(tmp_path / name)
+    source = SkillSource(tmp_path, name="office", operator=False, run=True)
+    every = Skills([source], template="{name}!", config=["x"])
+    chosen = Skills([every.get("letters"), every.get("taxes")])
+    assert names(chosen) == ["letters", "taxes"]
+    assert (chosen.entries()[0].source, chosen.entries()[0].operators) == ("office", False)
+    assert chosen.may_run
+    fewer = every.without(["pdf-forms", "later"]).without(["letters"])
+    write(tmp_path / "later")
+    write(tmp_path / "taxes", description="Changed.")
+    assert names(fewer) == ["taxes"]
+    assert chosen.get("taxes").description == fewer.get("taxes").description == "Changed."
+    assert fewer.skipped == ()
+    assert names(every) == ["later", "letters", "Pdf_Forms", "taxes"]
+    shutil.rmtree(tmp_path / "taxes")
+    assert (names(chosen), names(fewer)) == (["letters"], [])
+    with pytest.raises(TypeError, match="names must be a list"):
+        every.without("letters")
+
+
 def test_skills_without_the_extra_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'toolbus\[skills\]'"):

@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import partial
 from importlib.metadata import entry_points
@@ -281,9 +281,7 @@ def _skills(path: Path, names: Iterable[str]) -> tuple[Skills, ...]:
     for name in names:
         if name not in found:
             raise _missing(path, "skills", name, list(found))
-    # The folder of a skill is a source with this one skill.
-    own = {name: replace(found[name].source, path=found[name].base_dir) for name in names}
-    return (Skills(own.values()),)
+    return (Skills([found[name] for name in dict.fromkeys(names)]),)
 
 
 def _patterns(path: Path, names: Iterable[str]) -> Iterator[str]:

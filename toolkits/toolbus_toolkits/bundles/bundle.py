@@ -25,6 +25,7 @@ from toolbus_toolkits.credentials.references import refuse_references
 from toolbus_toolkits.mcp.config import ServerEntry, read_servers
 from toolbus_toolkits.mcp.entry_keys import read_entry
 from toolbus_toolkits.mcp.names import toolkit_name
+from toolbus_toolkits.memory import TEMPLATES_FOLDER
 from toolbus_toolkits.skills.files import UnreadableFile, text_of
 from toolbus_toolkits.skills.skill import (
     INSTALLED_FOLDER,
@@ -35,10 +36,9 @@ from toolbus_toolkits.skills.skill import (
     parse_skill,
 )
 
-__all__ = ["AVATARS", "MEMORY_TEMPLATES", "Bundle", "no_references", "read_bundle"]
+__all__ = ["AVATARS", "Bundle", "no_references", "read_bundle"]
 
 AVATARS = "avatars"
-MEMORY_TEMPLATES = "memory-templates"
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ def read_bundle(contents: Mapping[str, bytes]) -> Bundle:
         no_references(read_mapping(_file(contents, path), path), path)
         bundle.avatars.append(_add_file(bundle, contents, AVATARS, name, path))
     for name, path in manifest.memory_templates:
-        bundle.memory_templates.append(_add_file(bundle, contents, MEMORY_TEMPLATES, name, path))
+        bundle.memory_templates.append(_add_file(bundle, contents, TEMPLATES_FOLDER, name, path))
     if not bundle.files and not bundle.servers:
         raise BundleRefused("the bundle has nothing to install")
     return bundle

@@ -56,6 +56,9 @@ class McpConfig(BaseModel, frozen=True, extra="forbid"):
     allow_import: Annotated[tuple[str, ...], OperatorOnly] = Field(
         (), description="A caller that may add servers, whose commands then run here."
     )
+    allow_remove: Annotated[tuple[str, ...], OperatorOnly] = Field(
+        (), description="A server of the file that these callers may remove until the host stops."
+    )
     allow_hosts: Annotated[tuple[str, ...], OperatorOnly] = Field(
         (), description="A host that servers with an address may have; by default every public one."
     )
@@ -77,6 +80,15 @@ class McpConfig(BaseModel, frozen=True, extra="forbid"):
         if network and others.data.get("sandbox", "") is None:
             raise ValueError("without a sandbox they may use it")
         return network
+
+    @field_validator("allow_remove")
+    @classmethod
+    def _must_have_callers(
+        cls, servers: tuple[str, ...], others: ValidationInfo
+    ) -> tuple[str, ...]:
+        if servers and not others.data.get("allow_import"):
+            raise ValueError("only callers that --allow-import names remove servers: name one")
+        return servers
 
     @field_validator("config")
     @classmethod
@@ -106,4 +118,4 @@ def mcp(config: McpConfig = _DEFAULT) -> Toolkit:
         backend_for(sandbox)  # so that no host starts that could start no server
     access = ServerAccess(policy, CredentialResolver(CredentialStore.open()), sandbox)
     hub = McpHub.from_config(config.config, access=access)
-    return McpToolkit(hub, config.allow_import)
+    return McpToolkit(hub, config.allow_import, config.allow_remove)

@@ -17,6 +17,7 @@ from pydantic import Field, model_validator
 
 from toolbus import (
     AlreadyExists,
+    NotFound,
     Room,
     RoomClient,
     RoomException,
@@ -80,12 +81,16 @@ class McpHub:
         """Entries of the configuration that are not used."""
         self.refused: dict[str, str] = {}
         """Why the toolkit of a server is not hosted, by its name."""
+        self.added: set[str] = set()
+        """The names of servers that were added later, by `add`."""
         self._is_open = False
         self._room: RoomClient | None = None
         self._stopping = asyncio.Event()
         self._hosting: dict[str, asyncio.Task[None]] = {}
         self._answered: dict[str, asyncio.Event] = {}
         """Set when the room has accepted or refused a server's first definition."""
+        self._ending: dict[str, asyncio.Task[None]] = {}
+        """What removes servers now, by their names."""
 
     @classmethod
     def from_config(
@@ -188,7 +193,8 @@ class McpHub:
 
     async def _close(self) -> None:
         self._is_open = False
-        await asyncio.gather(*(server.stop() for server in reversed(self.servers)))
+        stopping = (server.stop() for server in reversed(self.servers))
+        await asyncio.gather(*stopping, *self._ending.values())
 
     async def tried(self) -> None:
         """Wait until each server is connected, and hosted where this hub hosts, or has failed once.
@@ -231,6 +237,7 @@ class McpHub:
         if server.name in self._servers:
             raise AlreadyExists(f"there is an MCP server {server.name} already")
         self._servers[server.name] = server
+        self.added.add(server.name)
         # All of it is begun before the first wait: a caller that leaves meanwhile changes nothing.
         if self._is_open:
             await server.start()
@@ -238,6 +245,34 @@ class McpHub:
             self._begin_hosting(server, self._room)
         await self._tried(server)
         return server
+
+    async def remove(self, name: str) -> None:
+        """Remove a server: its toolkit leaves the room, its calls finish, and it is disconnected.
+
+        Its name is taken until then. A caller that leaves meanwhile changes nothing. Raises
+        `NotFound` if there is none.
+        """
+        server = self._servers.get(name)
+        if server is None:
+            raise NotFound(f"there is no MCP server {one_line(name, 64)!r}")
+        if name not in self._ending:
+            ending = asyncio.create_task(self._end(server), name=f"remove mcp {name}")
+            self._ending[name] = ending
+        await asyncio.shield(self._ending[name])
+
+    async def _end(self, server: McpServer) -> None:
+        name = server.name
+        server.removed.set()
+        try:
+            if name in self._hosting:
+                await asyncio.wait([self._hosting[name]])
+            await server.stop()
+        finally:
+            del self._servers[name], self._ending[name]
+            self._hosting.pop(name, None)
+            self._answered.pop(name, None)
+            self.refused.pop(name, None)
+            self.added.discard(name)
 
     def _begin_hosting(self, server: McpServer, room: RoomClient) -> None:
         task = asyncio.create_task(self._host(server, room), name=f"host mcp {server.name}")
@@ -251,7 +286,7 @@ class McpHub:
         await server.tried()
         answered = self._answered.get(server.name)
         if server.has_toolkit and answered is not None:
-            await first_of(answered, self._stopping)
+            await first_of(answered, server.removed, self._stopping)
 
     async def _host(self, server: McpServer, room: RoomClient) -> None:
         """Host one server's toolkit from its first list of tools to the end of the hub.
@@ -265,8 +300,8 @@ class McpHub:
         try:
             async with AsyncExitStack() as stack:
                 while True:
-                    await first_of(server.changed, self._stopping)
-                    if self._stopping.is_set():
+                    await first_of(server.changed, server.removed, self._stopping)
+                    if server.removed.is_set() or self._stopping.is_set():
                         return
                     server.changed.clear()
                     toolkit = server.toolkit()

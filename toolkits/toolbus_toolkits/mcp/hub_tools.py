@@ -2,8 +2,8 @@
 
 Who may not see the toolkit of a server sees nothing of it here either, and a tool of a server is
 called through the room as its caller's own call: nothing here is a way around a grant. A command
-of another participant is code that runs on this machine: `connect` and `import` exist only where
-the operator names the callers that may use them.
+of another participant is code that runs on this machine: `connect`, `import` and `remove` exist
+only where the operator names the callers that may use them.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from toolbus.wire import ToolkitManifest
 from toolbus_toolkits.credentials.references import RedactingFilter, refuse_references
 from toolbus_toolkits.mcp.config import ServersFile, SkippedEntry, read_servers
 from toolbus_toolkits.mcp.hub import McpHub
+from toolbus_toolkits.mcp.names import toolkit_name
 from toolbus_toolkits.mcp.server import McpServer
 
 __all__ = ["McpToolkit"]
@@ -54,15 +55,20 @@ class McpToolkit(Toolkit):
 
     Args:
         hub: The hub; it is opened by the start of the toolkit's tools.
-        allow_import: The names of callers that may use `connect` and `import`; none by default.
+        allow_import: The names of callers that may use `connect`, `import` and `remove`; none by
+            default.
+        allow_remove: The names of servers that they may remove, beside those that were added later.
     """
 
-    def __init__(self, hub: McpHub, allow_import: Iterable[str] = ()) -> None:
+    def __init__(
+        self, hub: McpHub, allow_import: Iterable[str] = (), allow_remove: Iterable[str] = ()
+    ) -> None:
         allowed = frozenset(allow_import)
         self._audience = audience = _Audience(hub)
         tools: list[Tool] = [_List(hub, audience), _Call(hub, audience)]
         if allowed:
             tools += [_Connect(hub, audience, allowed), _Import(hub, audience, allowed)]
+            tools.append(_Remove(hub, audience, allowed, map(toolkit_name, allow_remove)))
         super().__init__(
             _NAME,
             tools,
@@ -170,7 +176,7 @@ class _HubTool(Tool):
         self._hub = hub
         self._audience = audience
         self._allowed = allowed
-        """The callers that may add servers."""
+        """The callers that may add and remove servers."""
         self._open = AsyncExitStack()
 
 
@@ -314,13 +320,21 @@ class _Importing(_HubTool):
         for asker in audience.askers(context):
             sender = asker if audience.room is None else audience.host
             if not any(is_named(name, asker, sender) for name in self._allowed):
-                text = f"{asker.full_name} may not add MCP servers here (--allow-import)"
+                text = f"{asker.full_name} may not change MCP servers here (--allow-import)"
                 raise context.refuse(PermissionDenied(text))
         if context.is_hosted:
             try:
                 context.room.forwarding()  # what it answers is what its caller may see
             except Unavailable as error:
                 raise context.refuse(error) from None
+
+    async def _seen(self, context: ToolContext, name: str) -> McpServer:
+        """Return a server that the caller may see. Raises what refuses the call."""
+        self._check(context)
+        server = self._hub.server(name)
+        if server is None or await self._audience.description(server, context) is None:
+            raise context.refuse(NotFound(f"there is no MCP server {one_line(name, 64)!r}"))
+        return server
 
 
 class _Connect(_Importing):
@@ -335,10 +349,7 @@ class _Connect(_Importing):
 
     async def execute(self, context: ToolContext, /, *_: Any, name: str) -> Any:
         """Return the server as `list` shows it."""
-        self._check(context)
-        server = self._hub.server(name)
-        if server is None or await self._audience.description(server, context) is None:
-            raise context.refuse(NotFound(f"there is no MCP server {one_line(name, 64)!r}"))
+        server = await self._seen(context, name)
         await server.retry()
         return await self._audience.description(server, context)
 
@@ -400,6 +411,46 @@ class _Import(_Importing):
             refused = self._hub.refused.get(new.name)
             servers_added.append(described or _description(new, refused, None))
         return {"servers": servers_added, "skipped": _skipped(found.skipped)}
+
+
+class _Remove(_Importing):
+    """Removes servers until the host stops."""
+
+    name = "remove"
+    description = "Remove an MCP server that was added while this host runs, and end its program."
+    approval = True
+    schema: ClassVar = {
+        "properties": {"name": {"type": "string", "description": "A server's name."}},
+        "required": ["name"],
+    }
+
+    def __init__(
+        self,
+        hub: McpHub,
+        audience: _Audience,
+        allowed: frozenset[str],
+        removable: Iterable[str],
+    ) -> None:
+        super().__init__(hub, audience, allowed)
+        self._removable = frozenset(removable)
+        """The servers of the operator that may be removed."""
+
+    async def assess(self, context: ToolContext, arguments: dict[str, Any]) -> Assessment:
+        """Refuse what would be refused: no person is asked about that."""
+        await self._checked(context, arguments["name"])
+        return await super().assess(context, arguments)
+
+    async def _checked(self, context: ToolContext, name: str) -> None:
+        await self._seen(context, name)
+        if name not in self._hub.added | self._removable:
+            text = f"the MCP server {name} is of this host's operator (--allow-remove)"
+            raise context.refuse(PermissionDenied(text))
+
+    async def execute(self, context: ToolContext, /, *_: Any, name: str) -> None:
+        """Return when the toolkit of the server has left, and its program has ended."""
+        await self._checked(context, name)
+        context.enter()
+        await self._hub.remove(name)
 
 
 def _invalid(path: str, message: str) -> InvalidArguments:

@@ -116,6 +116,8 @@ class McpServer:
         """Set with each new definition of the toolkit; the task that waits for it clears it."""
         self.hosted: asyncio.Event = asyncio.Event()
         """Set while a hub hosts the toolkit in a room."""
+        self.removed: asyncio.Event = asyncio.Event()
+        """Set when a hub removes it."""
         self._connection = ServerConnection(self.name, self.entry, access, self._receive)
 
     @property

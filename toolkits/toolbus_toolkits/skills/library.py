@@ -42,6 +42,7 @@ from toolbus_toolkits.skills.skill import (
     Skill,
     SkillSource,
     checked_sources,
+    key_of,
     standard_sources,
 )
 
@@ -77,8 +78,8 @@ class Skills:
     from several threads.
 
     Args:
-        paths: Folders, or `SkillSource` for one with a priority or of others' words; by default
-            `standard_sources()`.
+        paths: Folders, `SkillSource` for one with a priority or of others' words, or skills of
+            another `Skills`, which keep their source; by default `standard_sources()`.
         template: The line of one skill of the operator in `prompt()`, with any of `{name}`,
             `{description}`, `{base_dir}`, `{source}` and `{location}`.
         config: The names that are switched on for the gate `config`.
@@ -86,13 +87,13 @@ class Skills:
         sandbox: What scripts may reach, beside the folder of their skill, which they can only read.
             Scripts of sources that do not say `run` are not run.
 
-    Raises `TypeError` for anything but paths and sources, `ValueError` for a template with other
-    fields and a sandbox that confines nothing, and `ModuleNotFoundError` without PyYAML.
+    Raises `TypeError` for anything but paths, sources and skills, `ValueError` for a template with
+    other fields and a sandbox that confines nothing, and `ModuleNotFoundError` without PyYAML.
     """
 
     def __init__(
         self,
-        paths: Iterable[str | os.PathLike[str] | SkillSource] | None = None,
+        paths: Iterable[str | os.PathLike[str] | SkillSource | Skill] | None = None,
         template: str | None = None,
         *,
         config: Iterable[str] = (),
@@ -114,7 +115,9 @@ class Skills:
         self._environ = os.environ if environ is None else environ
         self._config = frozenset(config)
         sources = standard_sources(self._environ) if paths is None else paths
-        checked = checked_sources(sources)
+        self._sources = checked = checked_sources(sources)
+        self._excluded: frozenset[str] = frozenset()
+        """The keys of skills that are not there."""
         self._scanners = [SkillScanner(source) for source in checked]
         self._runner = ScriptRunner("auto" if sandbox is None else sandbox)
         self.may_run: bool = any(source.run for source in checked)
@@ -136,6 +139,18 @@ class Skills:
         if found is None:
             raise LookupError(f"there is no skill {name!r}")
         return found
+
+    def without(self, names: Iterable[str]) -> Skills:
+        """Return the same without the skills of some names, also those that come later.
+
+        Raises `TypeError` for one text in place of a list.
+        """
+        if isinstance(names, str):
+            raise TypeError("names must be a list of names")
+        others = Skills(self._sources, self._template, config=self._config, environ=self._environ)
+        others._runner = self._runner
+        others._excluded = self._excluded.union(map(key_of, names))
+        return others
 
     @property
     def skipped(self) -> tuple[SkippedSkill, ...]:
@@ -238,6 +253,8 @@ class Skills:
         for candidate in found:
             if isinstance(candidate, SkippedSkill):
                 skipped.append(candidate)
+            elif candidate.key in self._excluded:
+                continue
             elif reason := _left_out(candidate, facts, skills):
                 skipped.append(SkippedSkill(candidate.path, reason))
             else:

@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +31,7 @@ __all__ = [
     "SkillRefused",
     "SkillSource",
     "checked_sources",
+    "key_of",
     "parse_skill",
     "read_gate",
     "standard_sources",
@@ -80,11 +81,20 @@ class SkillSource:
         object.__setattr__(self, "name", self.name or str(self.path))
 
 
-def checked_sources(paths: Iterable[str | os.PathLike[str] | SkillSource]) -> list[SkillSource]:
-    """Return sources in the order in which they count. Raises `TypeError` for anything else."""
-    if isinstance(paths, str | os.PathLike | SkillSource):
-        raise TypeError("paths must be a list of paths or SkillSource(...)")
-    sources = [path if isinstance(path, SkillSource) else SkillSource(Path(path)) for path in paths]
+def checked_sources(
+    paths: Iterable[str | os.PathLike[str] | SkillSource | Skill],
+) -> list[SkillSource]:
+    """Return sources in the order in which they count. Raises `TypeError` for anything else.
+
+    A skill becomes a source with its folder alone, and is read again as that changes.
+    """
+    if isinstance(paths, str | os.PathLike | SkillSource | Skill):
+        raise TypeError("paths must be a list of paths, SkillSource(...) or skills")
+    sources = []
+    for path in paths:
+        if isinstance(path, Skill):
+            path = replace(path.source, path=path.base_dir)
+        sources.append(path if isinstance(path, SkillSource) else SkillSource(Path(path)))
     return sorted(sources, key=lambda source: (-source.priority, str(source.path)))
 
 
@@ -267,7 +277,7 @@ class Skill:
     """Equal for names that are hard to tell apart, such as `Pdf_Forms` and `pdf-forms`."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "key", re.sub(r"[ ._-]+", "-", self.name.lower()))
+        object.__setattr__(self, "key", key_of(self.name))
 
     @property
     def path(self) -> Path:
@@ -278,6 +288,11 @@ class Skill:
     def location(self) -> str:
         """`project` or `global`."""
         return self.source.location
+
+
+def key_of(name: str) -> str:
+    """Return what names have in common that are hard to tell apart."""
+    return re.sub(r"[ ._-]+", "-", name.lower())
 
 
 def parse_skill(content: bytes, base_dir: Path, source: SkillSource) -> Skill:
