@@ -17,9 +17,10 @@ from toolbus import Assessment, FunctionTool, ToolContext, ToolFailed
 from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus_toolkits.callers import Asker, asker_of, seconds_to_answer
 from toolbus_toolkits.launcher import LaunchFailed, RunningCommand, run_command, start_command
+from toolbus_toolkits.launcher.command_sandbox import CommandSandbox, not_started
+from toolbus_toolkits.launcher.output import OutputProgress
 from toolbus_toolkits.shell.assessing import assess_line, reads_lines
 from toolbus_toolkits.shell.config import ShellConfig, is_harmless, shell_environment
-from toolbus_toolkits.shell.confining import CommandSandbox
 from toolbus_toolkits.shell.jobs import MAX_CHARS, Job, Jobs, WrittenLines
 from toolbus_toolkits.shell.reading import MAX_LINE_LENGTH
 from toolbus_toolkits.shell.sessions import ShellSessions, ShellState
@@ -42,9 +43,6 @@ _MAX_COMMAND_BYTES = 120 * 1024
 _MAX_OUTPUT_BYTES = 64 * 1024 * 1024
 """Of a command in the foreground, 50 times what is kept of it: it writes by mistake. A job has no
 such limit, since a server may write for months."""
-_PROGRESS_CHARS = 1_500
-"""Of each stream: with four bytes a character both fit into the 16 KiB of a progress."""
-_PROGRESS_EVERY_S = 0.25
 _NO_TIME_LEFT = LaunchFailed("other commands ran in its folder as long as it had time")
 _MAX_AT_A_TIME = 32
 """Commands in the foreground; each may keep 5 MB of output."""
@@ -151,7 +149,9 @@ class ShellTools:
         self._first = ShellState(str(config.workdir), variables)
         confinement = config.confinement
         self.sandbox: CommandSandbox | None = (
-            None if confinement is None else CommandSandbox(confinement, self._first)
+            None
+            if confinement is None
+            else CommandSandbox(confinement, self._first.directory, variables["PATH"])
         )
         """What confines commands, if they have a sandbox."""
         if confinement is not None:
@@ -239,7 +239,7 @@ class ShellTools:
                 return result, job.process
             job = Job(command, _MAX_OUTPUT_BYTES)
             notes: list[str] = []
-            with closing(_Progress(context, job)), self._sessions.dumping() as dump:
+            with closing(OutputProgress(context, job)), self._sessions.dumping() as dump:
                 bash = (*self._bash, command)
                 if dump is not None:
                     bash = (*self._bash, dump.script, self._bash[0], command)
@@ -282,23 +282,13 @@ class ShellTools:
                 context.enter()
                 await job.ended()
         except TimeoutError:
-            if job.process is None and self._has_to_keep_within(context):
-                raise self._not_started(context, _NO_TIME_LEFT) from None
+            if job.process is None and self.sandbox and self.sandbox.has_to_keep_within(context):
+                raise not_started(self.sandbox, context, _NO_TIME_LEFT) from None
             job.close(None)
             return True
         except LaunchFailed as error:
-            raise self._not_started(context, error) from None
+            raise not_started(self.sandbox, context, error) from None
         return False
-
-    def _has_to_keep_within(self, context: ToolContext) -> bool:
-        return self.sandbox is not None and self.sandbox.has_to_keep_within(context)
-
-    def _not_started(self, context: ToolContext, error: LaunchFailed) -> ToolFailed:
-        if not self._has_to_keep_within(context):
-            return ToolFailed(str(error))
-        text = f"{error}; it was judged when its sandbox could hold that: nothing was run, call it"
-        # Not `retryable`: a client would repeat it by itself, and judge nothing again.
-        return ToolFailed(f"{text} again", details={"reason": "changed"})
 
     async def _run_as_job(
         self, context: ToolContext, command: str, seconds: float, begun: ShellState
@@ -321,9 +311,9 @@ class ShellTools:
             async with asyncio.timeout(seconds):
                 await self.jobs.start(asker_of(context), job, start)
         except TimeoutError:
-            raise self._not_started(context, _NO_TIME_LEFT) from None
+            raise not_started(self.sandbox, context, _NO_TIME_LEFT) from None
         except LaunchFailed as error:
-            raise self._not_started(context, error) from None
+            raise not_started(self.sandbox, context, error) from None
         except asyncio.CancelledError:  # it may have begun
             context.enter()
             raise
@@ -464,32 +454,6 @@ class ShellTools:
             parts=assessment.parts or ((),),
             reaches=f"{self._name}.run",
         )
-
-
-class _Progress:
-    """What a command has written until now, for a caller that wants to see it."""
-
-    def __init__(self, context: ToolContext, job: Job) -> None:
-        self._context = context
-        self._job = job
-        self._timer: asyncio.TimerHandle | None = None
-        if context.wants_progress:
-            job.on_output = self._begin
-
-    def _begin(self) -> None:
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_PROGRESS_EVERY_S, self._emit)
-
-    def _emit(self) -> None:
-        self._timer = None
-        streams = self._job.streams.items()
-        self._context.emit({name: stream.last(_PROGRESS_CHARS) for name, stream in streams})
-
-    def close(self) -> None:
-        """Emit nothing more."""
-        self._job.on_output = None
-        if self._timer is not None:
-            self._timer.cancel()
 
 
 def _check(command: str) -> None:
