@@ -112,7 +112,7 @@ class CommandSandbox:
         if not context.call_id or reaches_more or hides_less:
             return False
         if running is not None:
-            if not self.was_started_within(running, context):
+            if self._within.get(running) != context.workdirs:
                 return False
         else:
             try:
@@ -130,9 +130,17 @@ class CommandSandbox:
         with self._lock:
             return _call(context) in self._judged
 
-    def was_started_within(self, running: RunningCommand, context: ToolContext) -> bool:
-        """Whether a command was started so that it keeps within the same working directories."""
-        return self._within.get(running) == context.workdirs
+    def go_on(self, context: ToolContext, running: RunningCommand) -> None:
+        """Note that a call goes on with a command that runs, in place of a start.
+
+        Raises `LaunchFailed` if it has to keep within, and that one was not started so.
+        """
+        with self._lock:
+            if _call(context) not in self._judged:
+                return
+            self._judged[_call(context)] = True
+        if self._within.get(running) != context.workdirs:
+            raise LaunchFailed("what it goes on with is another one by now")
 
     async def start(self, context: ToolContext, start: Start) -> RunningCommand:
         """Start the command of a call.

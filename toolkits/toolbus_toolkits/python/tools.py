@@ -243,11 +243,8 @@ class PythonTools:
         return interpreter
 
     def _check(self, context: ToolContext, interpreter: Interpreter) -> None:
-        """Raise `LaunchFailed` if a call counts on more than an interpreter was started with."""
-        sandbox = self.sandbox
-        if sandbox is not None and sandbox.has_to_keep_within(context):
-            if not sandbox.was_started_within(interpreter.process, context):
-                raise LaunchFailed("your interpreter is another one by now")
+        if self.sandbox is not None:
+            self.sandbox.go_on(context, interpreter.process)
 
     def _start(self, function: Any, interpreter: Interpreter) -> Any:
         """Return a function that starts an interpreter; for `run_command` or `start_command`."""
