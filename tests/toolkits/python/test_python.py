@@ -449,18 +449,25 @@ async def test_a_reset_and_a_cancelled_call_end_code_that_runs(tmp_path: Path, e
     await call("reset")
 
 
-async def test_an_idle_interpreter_ends_and_the_next_result_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("why", ["after 0 idle minutes", "the one before has ended"])
+async def test_an_interpreter_that_ends_between_calls_is_named_in_the_next_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     call = _caller(tmp_path)
-    code = "file = open('held', 'w')"
+    os.mkfifo(tmp_path / "go")
+    code = "import os, threading\nfile = open('held', 'w')\n"
+    code += "threading.Thread(target=lambda: [open('go'), os._exit(1)]).start()"
     async with asyncio.timeout(PATIENCE_S), held_pipe(tmp_path / "held") as held:
-        monkeypatch.setattr(sessions, "_IDLE_S", 0.0)
-        await call(code=code, keep=True)
+        if "idle" in why:
+            monkeypatch.setattr(sessions, "_IDLE_S", 0.0)
+        assert (await call(code=code, keep=True))["error"] is None
+        if "idle" not in why:
+            (await asyncio.to_thread(open, tmp_path / "go", "w")).close()
         assert await held.read() == b""
     result = await call(code="file", keep=True)
     assert "NameError" in result["error"]
-    assert "without earlier names: the one before was ended, after 0 idle" in result["stderr"]
+    assert result["stderr"].startswith("[this is a new interpreter, without earlier names:")
+    assert why in result["stderr"]
     await call("reset")
 
 

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from toolbus import ToolContext, ToolFailed
-from toolbus_toolkits.callers import MAX_ASKERS, Asker, LastUsed, asker_of
+from toolbus_toolkits.callers import Asker, asker_of
 from toolbus_toolkits.launcher.output import CommandOutput
 from toolbus_toolkits.python.interpreter import Interpreter
 
@@ -27,10 +27,26 @@ class _Session:
     interpreter: Interpreter | None = None
     timer: asyncio.TimerHandle | None = None
     """Ends it while nobody uses it."""
+    ended: str = ""
+    """Why it was ended between calls."""
 
     @property
     def is_alive(self) -> bool:
-        return self.interpreter is not None and self.interpreter.process.returncode is None
+        found = self.interpreter
+        return found is not None and not self.ended and found.process.returncode is None
+
+    def end_idle(self) -> None:
+        if self.interpreter is not None:
+            self.ended = f"the one before was ended, after {_IDLE_S / 60:g} idle minutes"
+            self.interpreter.process.kill()
+
+    async def end(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        interpreter, self.interpreter = self.interpreter, None
+        if interpreter is not None:
+            await interpreter.process.aclose()
+            interpreter.close()
 
 
 class PythonSessions:
@@ -49,8 +65,6 @@ class PythonSessions:
         self._start = start
         self._check = check
         self._by_asker = dict[Asker, _Session]()
-        self._lost = LastUsed[Asker, str](MAX_ASKERS)
-        """Why the last interpreter of an asker ended between calls."""
 
     def running(self, context: ToolContext) -> Interpreter | None:
         """Return the interpreter that the next call of an asker would get; from any thread."""
@@ -66,37 +80,23 @@ class PythonSessions:
         Raises `ToolFailed` if there are as many as may be, and what `start` and `check` raise.
         """
         asker = asker_of(context)
-        session = self._by_asker.get(asker)
-        if session is None:
-            self._by_asker = {
-                other: found
-                for other, found in self._by_asker.items()
-                if found.users or found.is_alive
-            }
-            if len(self._by_asker) >= _MAX_SESSIONS:
-                text = f"{_MAX_SESSIONS} callers have an interpreter that stays, and no more may"
-                text += " have one: leave `keep` out, or try again later"
-                raise ToolFailed(text, retryable=True, details={"reason": "too_many"})
-            session = self._by_asker[asker] = _Session()
+        session = await self._session(asker)
         session.users += 1
         if session.timer is not None:
             session.timer.cancel()
         try:
             async with session.lock:
                 notes = []
-                if session.interpreter is not None and session.is_alive:
-                    self._check(context, session.interpreter)
-                else:
-                    if session.interpreter is not None:
-                        self._lost[asker] = "it had ended by itself"
-                        session.interpreter.close()
-                    session.interpreter = None
-                    session.interpreter = await self._start(context)
-                    lost = self._lost.pop(asker, None)
-                    if lost is not None:
-                        notes.append(f"this is a new interpreter, without earlier names: {lost}")
                 interpreter = session.interpreter
-                assert interpreter is not None
+                if interpreter is not None and session.is_alive:
+                    self._check(context, interpreter)
+                else:
+                    if interpreter is not None:
+                        lost = session.ended or "the one before has ended"
+                        notes.append(f"this is a new interpreter, without earlier names: {lost}")
+                    await session.end()
+                    session.interpreter = interpreter = await self._start(context)
+                    session.ended = ""
                 try:
                     yield interpreter, notes
                 except BaseException:
@@ -107,51 +107,37 @@ class PythonSessions:
                     interpreter.output = CommandOutput(interpreter.process)
         finally:
             session.users -= 1
-            if not session.users:
-                self._rest(asker, session)
+            if not session.users and session.is_alive:
+                loop = asyncio.get_running_loop()
+                session.timer = loop.call_later(_IDLE_S, session.end_idle)
+            elif not session.users:
+                await session.end()
+                if self._by_asker.get(asker) is session and not session.users:
+                    del self._by_asker[asker]
 
     async def end(self, context: ToolContext) -> bool:
         """End the interpreter of an asker, also while it runs code; return whether it had one."""
-        asker = asker_of(context)
-        interpreter = self.running(context)
-        self._lost.pop(asker, None)
-        if interpreter is None:
-            return False
-        await interpreter.process.aclose()
-        session = self._by_asker.get(asker)
-        if session is not None and not session.users:
-            self._rest(asker, session)
-        return True
+        session = self._by_asker.get(asker_of(context))
+        had_one = session is not None and session.is_alive
+        if session is not None:
+            await session.end()
+        return had_one
 
     async def end_all(self) -> None:
         """End all interpreters."""
         sessions = tuple(self._by_asker.values())
         self._by_asker.clear()
-        self._lost.clear()
         for session in sessions:
-            if session.timer is not None:
-                session.timer.cancel()
-            if session.interpreter is not None:
-                await session.interpreter.process.aclose()
-                session.interpreter.close()
+            await session.end()
 
-    def _rest(self, asker: Asker, session: _Session) -> None:
-        """Let an unused interpreter end after a while, and forget one that has ended."""
-        if session.is_alive:
-            loop = asyncio.get_running_loop()
-            session.timer = loop.call_later(_IDLE_S, self._end_idle, asker, session)
-            return
-        if session.timer is not None:
-            session.timer.cancel()
-        if session.interpreter is not None:
-            session.interpreter.close()
-        if self._by_asker.get(asker) is session:
-            del self._by_asker[asker]
-
-    def _end_idle(self, asker: Asker, session: _Session) -> None:
-        if session.interpreter is not None:
-            session.interpreter.process.kill()
-            session.interpreter.close()
-        if self._by_asker.get(asker) is session:
-            del self._by_asker[asker]
-            self._lost[asker] = f"the one before was ended, after {_IDLE_S / 60:g} idle minutes"
+    async def _session(self, asker: Asker) -> _Session:
+        if asker not in self._by_asker:
+            for other, session in tuple(self._by_asker.items()):
+                if not session.users and not session.is_alive:
+                    self._by_asker.pop(other, None)
+                    await session.end()
+            if len(self._by_asker) >= _MAX_SESSIONS:
+                text = f"{_MAX_SESSIONS} callers have an interpreter that stays, and no more may"
+                text += " have one: leave `keep` out, or try again later"
+                raise ToolFailed(text, retryable=True, details={"reason": "too_many"})
+        return self._by_asker.setdefault(asker, _Session())
