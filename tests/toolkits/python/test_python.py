@@ -453,22 +453,26 @@ async def test_a_reset_and_a_cancelled_call_end_code_that_runs(tmp_path: Path, e
 async def test_an_interpreter_that_ends_between_calls_is_named_in_the_next_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    call = _caller(tmp_path)
+    toolkit = Python(tmp_path)
+    tool: Any = toolkit.tools[0]
+    context = ToolContext()
     os.mkfifo(tmp_path / "go")
-    code = "import os, threading\nfile = open('held', 'w')\n"
-    code += "threading.Thread(target=lambda: [open('go'), os._exit(1)]).start()"
-    async with asyncio.timeout(PATIENCE_S), held_pipe(tmp_path / "held") as held:
-        if "idle" in why:
-            monkeypatch.setattr(sessions, "_IDLE_S", 0.0)
-        assert (await call(code=code, keep=True))["error"] is None
-        if "idle" not in why:
-            (await asyncio.to_thread(open, tmp_path / "go", "w")).close()
-        assert await held.read() == b""
-    result = await call(code="file", keep=True)
+    code = (
+        "import os, threading\nthreading.Thread(target=lambda: [open('go'), os._exit(1)]).start()"
+    )
+    await toolkit.execute(context, "run", {"code": code, "keep": True})
+    process = tool.python.sessions.running(context).process
+    if "idle" in why:
+        monkeypatch.setattr(sessions, "_IDLE_S", 0.0)
+        await toolkit.execute(context, "run", {"code": "x = 1", "keep": True})
+    else:
+        (await asyncio.to_thread(open, tmp_path / "go", "w")).close()
+    await process.wait()
+    result: Any = (await toolkit.execute(context, "run", {"code": "x", "keep": True})).value
     assert "NameError" in result["error"]
     assert result["stderr"].startswith("[this is a new interpreter, without earlier names:")
     assert why in result["stderr"]
-    await call("reset")
+    await toolkit.execute(context, "reset", {})
 
 
 async def test_all_interpreters_end_with_the_last_user_of_the_toolkit(tmp_path: Path) -> None:
