@@ -16,7 +16,10 @@ PAGE = Path(__file__).parents[3] / "docs" / "guides" / "coming-from.md"
 PLACES = (
     "",
     ".middlewares",
-    *(f"_toolkits.{each}" for each in ("files", "mcp", "notes", "openapi", "shell", "skills")),
+    *(
+        f"_toolkits.{each}"
+        for each in ("files", "mcp", "notes", "openapi", "python", "shell", "skills")
+    ),
 )
 MODULES = [import_module(f"toolbus{each}") for each in (*PLACES, "_toolkits.guards")]
 MODULES += map(import_module, ("toolbus_toolkits.credentials", "toolbus_toolkits.sandbox"))

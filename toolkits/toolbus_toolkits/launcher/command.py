@@ -112,6 +112,11 @@ class RunningCommand:
         self._process.stdout.resume_reading()
         self._process.stderr.resume_reading()
 
+    def read_waiting(self) -> None:
+        """Give what it has written until now, before this returns."""
+        self._process.stdout.read_waiting()
+        self._process.stderr.read_waiting()
+
     async def aclose(self) -> None:
         """Kill all of it and wait until it has ended, also if this task is cancelled."""
         await to_the_end(self._process.end())

@@ -180,13 +180,17 @@ class OutputPipe(asyncio.ReadTransport):
 
     def read_rest(self) -> None:
         """Read what is in the pipe, also while reading is paused, then close it."""
-        rest = _LARGEST_PIPE_BYTES  # a process that was left behind may fill it while it is read
+        self.read_waiting()
+        self.close()
+
+    def read_waiting(self) -> None:
+        """Read what is in the pipe now, also while reading is paused."""
+        rest = _LARGEST_PIPE_BYTES  # a process may fill it while it is read
         while rest > 0 and not self._is_closed:
             length = self._read()
             if not length:
                 break
             rest -= length
-        self.close()
 
     def close(self) -> None:
         """Read nothing more, and report the end. Idempotent."""

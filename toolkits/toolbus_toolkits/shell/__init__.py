@@ -6,7 +6,7 @@ does, and `assessing` makes one `Assessment` of that, with `workspace` for the p
 runs as `bash --noprofile --norc -c LINE`, started by `launcher`; what it writes is kept in `jobs`.
 
 Reading a command is no sandbox: what runs may do whatever its user may, unless the toolkit has one.
-Then `confining` says what each command may reach, and which judgements count on that.
+Then `launcher.command_sandbox` says what each command may reach, and which judgements count on it.
 """
 
 from __future__ import annotations

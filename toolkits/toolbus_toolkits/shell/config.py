@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import Annotated, Self
 
-from pydantic import BaseModel, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from toolbus import OperatorOnly
-from toolbus.settings import expanded
-from toolbus_toolkits.launcher import ProgramLimits, program_environment
-from toolbus_toolkits.sandbox import SandboxConfig, SandboxOption
+from toolbus_toolkits.launcher.command_config import CommandConfig, command_environment
 
 __all__ = ["READING", "ShellConfig", "is_harmless", "shell_environment"]
 
@@ -61,14 +57,10 @@ def shell_environment(
         inherited: Names of further variables of this process, such as `SSH_AUTH_SOCK`.
         host: The variables of this process.
     """
-    further = {name: host[name] for name in inherited if name in host}
-    variables = program_environment({**further, **(added or {})}, host)
-    # A relative folder of PATH is one of the directory that a command starts in, where anybody may
-    # have put an `ls`; an empty entry is that directory itself.
-    folders = variables.get("PATH", os.defpath).split(os.pathsep)
-    variables["PATH"] = os.pathsep.join(folder for folder in folders if os.path.isabs(folder))
+    inherited = frozenset(inherited)
+    variables = command_environment(added, inherited, host)
     variables["GIT_OPTIONAL_LOCKS"] = "0"
-    given = further.keys() | (added or {}).keys()
+    given = (inherited & host.keys()) | (added or {}).keys()
     variables |= {name: _WITHOUT_A_PERSON[name] for name in _WITHOUT_A_PERSON.keys() - given}
     # `npm ls` would write a log, ask the registry for a newer npm, and keep when it asked.
     variables.setdefault("npm_config_logs_max", "0")
@@ -90,38 +82,16 @@ def is_harmless(name: str) -> bool:
     return name in _HARMLESS or name.startswith("LC_")
 
 
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_MIB = 1024 * 1024
-
-
-class ShellConfig(BaseModel, frozen=True, extra="forbid"):
+class ShellConfig(CommandConfig, frozen=True, extra="forbid"):
     """Where the toolkit `shell` runs commands, with which variables and within which limits.
 
     Raises `ValidationError` if a folder does not exist, a variable is one of toolbus, or a limit is
     out of range.
     """
 
-    workdir: Annotated[Path, OperatorOnly] = Field(
-        description="The folder that commands start in, and may change files of."
-    )
     keep: bool = Field(
         False,
         description="Keep directory and exported variables between calls of a caller.",
-    )
-    env: Annotated[Mapping[str, str], OperatorOnly] = Field(
-        default_factory=dict,
-        description='Variables that commands get, beside PATH, HOME and such: {"CI": "1"}.',
-    )
-    inherit: Annotated[tuple[str, ...], OperatorOnly] = Field(
-        (), description="Names of variables of the host that commands get, such as SSH_AUTH_SOCK."
-    )
-    sandbox: Annotated[SandboxOption, OperatorOnly] = Field(
-        None,
-        description="What confines commands: auto, bubblewrap, landlock, docker, or JSON of a"
-        " SandboxConfig. Without it they may do whatever the user of the host may.",
-    )
-    network: Annotated[bool, OperatorOnly] = Field(
-        False, description="Confined commands may use the network; others always may."
     )
     additional_dangerous_files: Annotated[tuple[str, ...], OperatorOnly] = Field(
         (), description="Further files that a person decides about, with * and ?."
@@ -132,63 +102,20 @@ class ShellConfig(BaseModel, frozen=True, extra="forbid"):
     max_jobs: Annotated[int, OperatorOnly] = Field(
         16, ge=1, le=64, description="Background jobs of one caller that run at a time."
     )
-    max_memory_mib: Annotated[int | None, OperatorOnly] = Field(
-        None, ge=16, description="Address space of each process, in MiB; Node.js reserves much."
-    )
-    max_cpu_s: Annotated[int | None, OperatorOnly] = Field(
-        None, ge=1, description="Seconds of processor time of each process."
-    )
-    max_file_mib: Annotated[int | None, OperatorOnly] = Field(
-        None, ge=1, description="The largest file that a process may write, in MiB."
-    )
-
-    @field_validator("workdir")
-    @classmethod
-    def _must_be_a_folder(cls, workdir: Path) -> Path:
-        path = expanded(workdir)
-        if not path.is_dir():
-            raise ValueError(f"there is no such folder: {str(path)!r}")
-        return path.resolve()
 
     @field_validator("env", "inherit")
     @classmethod
-    def _must_be_for_commands(
+    def _must_not_change_reading(
         cls, given: Mapping[str, str] | tuple[str, ...]
     ) -> Mapping[str, str] | tuple[str, ...]:
         for name in given:
-            if _NAME.fullmatch(name) is None:
-                raise ValueError(f"{name!r} is no name of a variable")
             if name in READING:
                 raise ValueError(f"{name} changes how bash reads a command, which is judged before")
-            if name.startswith("TOOLBUS_"):
-                raise ValueError(f"{name} is a setting of toolbus, which commands must not read")
-        if isinstance(given, Mapping) and any("\0" in value for value in given.values()):
-            raise ValueError("the value of a variable contains NUL")
         return given
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def _fits_docker(self) -> Self:
         sandbox = self.confinement
-        if sandbox is None and self.network:
-            raise ValueError("network is for confined commands: name a sandbox too")
-        if sandbox is not None:
-            sandbox.with_roots([self.workdir])  # raises where it cannot be given
         if sandbox is not None and sandbox.backend == "docker" and self.keep:
             raise ValueError("keep is not supported in docker: use bubblewrap or landlock")
         return self
-
-    @property
-    def confinement(self) -> SandboxConfig | None:
-        """What commands may reach, without their working directories; None if unconfined."""
-        if not isinstance(self.sandbox, SandboxConfig):  # after validation it is no text
-            return None
-        return self.sandbox.model_copy(update={"network": True}) if self.network else self.sandbox
-
-    def limits(self) -> ProgramLimits:
-        """Return the limits of each process as the launcher takes them."""
-        return ProgramLimits(
-            memory_bytes=self.max_memory_mib and self.max_memory_mib * _MIB,
-            cpu_s=self.max_cpu_s,
-            open_files=None,  # those of the host: builds and their watchers need many
-            file_bytes=self.max_file_mib and self.max_file_mib * _MIB,
-        )

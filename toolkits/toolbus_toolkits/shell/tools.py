@@ -17,9 +17,10 @@ from toolbus import Assessment, FunctionTool, ToolContext, ToolFailed
 from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus_toolkits.callers import Asker, asker_of, seconds_to_answer
 from toolbus_toolkits.launcher import LaunchFailed, RunningCommand, run_command, start_command
+from toolbus_toolkits.launcher.command_sandbox import CommandSandbox, Run, Start, wait_or_raise
+from toolbus_toolkits.launcher.output import OutputProgress
 from toolbus_toolkits.shell.assessing import assess_line, reads_lines
 from toolbus_toolkits.shell.config import ShellConfig, is_harmless, shell_environment
-from toolbus_toolkits.shell.confining import CommandSandbox, Run, Start
 from toolbus_toolkits.shell.jobs import MAX_CHARS, Job, Jobs, WrittenLines
 from toolbus_toolkits.shell.reading import MAX_LINE_LENGTH
 from toolbus_toolkits.shell.sessions import ShellSessions, ShellState
@@ -42,9 +43,6 @@ _MAX_COMMAND_BYTES = 120 * 1024
 _MAX_OUTPUT_BYTES = 64 * 1024 * 1024
 """Of a command in the foreground, 50 times what is kept of it: it writes by mistake. A job has no
 such limit, since a server may write for months."""
-_PROGRESS_CHARS = 1_500
-"""Of each stream: with four bytes a character both fit into the 16 KiB of a progress."""
-_PROGRESS_EVERY_S = 0.25
 _MAX_AT_A_TIME = 32
 """Commands in the foreground; each may keep 5 MB of output."""
 
@@ -153,7 +151,9 @@ class ShellTools:
         self._limits = config.limits()
         self._first = ShellState(str(config.workdir), variables)
         self.sandbox: CommandSandbox | None = (
-            None if confinement is None else CommandSandbox(confinement, self._first)
+            None
+            if confinement is None
+            else CommandSandbox(confinement, self._first.directory, variables["PATH"])
         )
         """What confines commands, if they have a sandbox."""
         if confinement is not None:
@@ -241,7 +241,7 @@ class ShellTools:
                 return result, job.process
             job = Job(command, _MAX_OUTPUT_BYTES)
             notes: list[str] = []
-            with closing(_Progress(context, job)), self._sessions.dumping() as dump:
+            with closing(OutputProgress(context, job)), self._sessions.dumping() as dump:
                 bash = (*self._bash, command)
                 if dump is not None:
                     bash = (*self._bash, dump.script, self._bash[0], command)
@@ -291,22 +291,7 @@ class ShellTools:
                 job.close(None)
                 return True
             except LaunchFailed as error:
-                await self._wait_or_raise(context, error, within, ends_at)
-
-    async def _wait_or_raise(
-        self, context: ToolContext, error: LaunchFailed, within: bool, ends_at: float
-    ) -> None:
-        """Return once a command that was not started may be started again, else raise."""
-        if self.sandbox is None or not within:
-            raise ToolFailed(str(error)) from None
-        if await self.sandbox.has_waited(context, error, ends_at):
-            return
-        # Not `retryable`: a client would repeat it by itself, and judge nothing again.
-        raise ToolFailed(
-            f"{error}; it was allowed because its sandbox would protect secrets and settings:"
-            " nothing was run, call it again",
-            details={"reason": "changed"},
-        ) from None
+                await wait_or_raise(self.sandbox, context, error, within=within, ends_at=ends_at)
 
     async def _run_as_job(
         self, context: ToolContext, command: str, seconds: float, begun: ShellState
@@ -331,7 +316,7 @@ class ShellTools:
             try:
                 await self.jobs.start(asker_of(context), job, start)
             except LaunchFailed as error:
-                await self._wait_or_raise(context, error, within, ends_at)
+                await wait_or_raise(self.sandbox, context, error, within=within, ends_at=ends_at)
             except asyncio.CancelledError:  # it may have begun
                 context.enter()
                 raise
@@ -473,32 +458,6 @@ class ShellTools:
             parts=assessment.parts or ((),),
             reaches=f"{self._name}.run",
         )
-
-
-class _Progress:
-    """What a command has written until now, for a caller that wants to see it."""
-
-    def __init__(self, context: ToolContext, job: Job) -> None:
-        self._context = context
-        self._job = job
-        self._timer: asyncio.TimerHandle | None = None
-        if context.wants_progress:
-            job.on_output = self._begin
-
-    def _begin(self) -> None:
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(_PROGRESS_EVERY_S, self._emit)
-
-    def _emit(self) -> None:
-        self._timer = None
-        streams = self._job.streams.items()
-        self._context.emit({name: stream.last(_PROGRESS_CHARS) for name, stream in streams})
-
-    def close(self) -> None:
-        """Emit nothing more."""
-        self._job.on_output = None
-        if self._timer is not None:
-            self._timer.cancel()
 
 
 def _check(command: str) -> None:

@@ -13,10 +13,10 @@ from shlex import join
 from toolbus import Assessment, Rule, ScriptResult, ToolContext, ToolFailed
 from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.permissions.rule import MAX_MATCH_CHARS
-from toolbus.untrusted_text import SHOWN_CHARS, one_line, visible
+from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus_toolkits.callers import seconds_to_answer
-from toolbus_toolkits.launcher import LaunchFailed, RunningCommand, program_environment, run_command
-from toolbus_toolkits.launcher.process import PipeName
+from toolbus_toolkits.launcher import LaunchFailed, program_environment, run_command
+from toolbus_toolkits.launcher.output import CommandOutput
 from toolbus_toolkits.sandbox import (
     SandboxConfig,
     SandboxPolicy,
@@ -25,12 +25,8 @@ from toolbus_toolkits.sandbox import (
 from toolbus_toolkits.skills.files import UnreadableFile, file_parts, inside, why_unreadable
 from toolbus_toolkits.skills.skill import Skill
 
-__all__ = ["MAX_CHARS", "ScriptRunner"]
+__all__ = ["ScriptRunner"]
 
-MAX_CHARS = 30_000
-"""Of one result, as models read it: some 8,000 tokens."""
-_MAX_OUTPUT_BYTES = 64 * 1024 * 1024
-"""What writes more writes by mistake."""
 _INTERPRETERS = {".py": "python3", ".sh": "bash", ".js": "node"}
 """What runs a file that is not executable: archives and bundles lose that mark."""
 
@@ -79,7 +75,7 @@ class ScriptRunner:
     ) -> ScriptResult:
         """Run a script. Raises `ToolFailed` if it cannot be started."""
         seconds = seconds_to_answer(context, min(timeout_s, self._max_s or timeout_s))
-        output = _Output()
+        output = CommandOutput()
         status: int | None = None
         command = _command(skill, script)
         async with _scratch_folder() as folder:
@@ -106,67 +102,17 @@ class ScriptRunner:
                     raise ToolFailed("the script could not be started in time") from None
             except LaunchFailed as error:
                 raise ToolFailed(str(error)) from None
-        return output.result(status, str(running.confined_by))
-
-
-class _Stream:
-    """The beginning and the end of what a script writes to one pipe."""
-
-    def __init__(self) -> None:
-        self._head = bytearray()
-        self._tail = bytearray()
-        self.size = 0
-
-    def add(self, data: bytes) -> None:
-        room = MAX_CHARS - len(self._head)
-        self._head += data[:room]
-        self._tail += data[room:]
-        del self._tail[:-MAX_CHARS]
-        self.size += len(data)
-
-    def text(self, limit: int) -> tuple[str, bool]:
-        """Return it as a model may read it, within a limit of characters; whether that cut it."""
-        data = self._head + self._tail
-        shown = visible(data.decode(errors="replace"))
-        if len(shown) <= limit and len(data) == self.size:
-            return shown, False
-        half = limit // 2 - 50
-        note = f"\n[the middle of {self.size:,} bytes is left out]\n"
-        return f"{shown[:half]}{note}{shown[-half:]}", True
-
-
-class _Output:
-    """What a script writes; one that writes too much is killed."""
-
-    def __init__(self) -> None:
-        self._streams = {"stdout": _Stream(), "stderr": _Stream()}
-        self.process: RunningCommand | None = None
-        self._is_killed = False
-
-    def receive(self, name: PipeName, data: bytes) -> None:
-        self._streams[name].add(data)
-        size = sum(stream.size for stream in self._streams.values())
-        if size > _MAX_OUTPUT_BYTES and self.process is not None:
-            self._is_killed = True
-            self.process.kill()
-
-    def result(self, status: int | None, sandbox: str) -> ScriptResult:
-        """Return it with the exit status, which is None if the time has passed."""
-        # Each stream has half of the characters, and what the other one does not need.
-        wanted = len(self._streams["stdout"].text(MAX_CHARS)[0])
-        stderr, is_cut = self._streams["stderr"].text(max(MAX_CHARS // 2, MAX_CHARS - wanted))
-        stdout, is_stdout_cut = self._streams["stdout"].text(MAX_CHARS - len(stderr))
         timed_out = status is None
-        if self._is_killed:
+        if output.is_killed:
             status = None
-            stderr += f"[it was ended: it wrote more than {_MAX_OUTPUT_BYTES:,} bytes]\n"
+        stdout, stderr, truncated = output.texts()
         return ScriptResult(
             exit=128 - status if status is not None and status < 0 else status,
             stdout=stdout,
             stderr=stderr,
             timed_out=timed_out,
-            truncated=is_cut or is_stdout_cut,
-            sandbox=sandbox,
+            truncated=truncated,
+            sandbox=str(running.confined_by),
         )
 
 

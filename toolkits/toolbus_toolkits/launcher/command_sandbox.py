@@ -1,9 +1,10 @@
-"""What confines the commands of a shell, and which judgements count on that.
+"""What confines the commands of a toolkit, and which judgements count on that.
 
 A command that was allowed because its sandbox protects secrets and settings must start protected,
 or it fails: another program may run in the same folders by then. So the id of the call is
-remembered. The command waits for the commands of its shell in the foreground, since models call
-several tools at a time.
+remembered. The command waits for those of its toolkit in the foreground, since models call several
+tools at a time. For a call that goes on with a command that runs, such as an interpreter, its start
+counts.
 """
 
 from __future__ import annotations
@@ -11,14 +12,16 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import TypeAlias
+from weakref import WeakKeyDictionary
 
 from toolbus import ToolContext, ToolFailed
 from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus_toolkits.callers import Asker, LastUsed, asker_of
-from toolbus_toolkits.launcher import LaunchFailed, RunningCommand
+from toolbus_toolkits.launcher.command import RunningCommand
+from toolbus_toolkits.launcher.process import LaunchFailed
 from toolbus_toolkits.sandbox import (
     Backend,
     SandboxConfig,
@@ -29,10 +32,9 @@ from toolbus_toolkits.sandbox import (
 )
 from toolbus_toolkits.sandbox.plan import is_below_any
 from toolbus_toolkits.sandbox.protection import CONFINED_FOLDERS, FoldersInUse
-from toolbus_toolkits.shell.sessions import ShellState
 from toolbus_toolkits.workspace import resolve
 
-__all__ = ["CommandSandbox", "Run", "Start"]
+__all__ = ["CommandSandbox", "Run", "Start", "wait_or_raise"]
 
 Start: TypeAlias = Callable[..., Coroutine[object, object, RunningCommand]]
 """`start_command` with all of its arguments but `sandbox`; so is `Run` of `run_command`."""
@@ -44,19 +46,27 @@ _MAX_JUDGED = 10_000
 
 
 class CommandSandbox:
-    """What confines the commands of one shell.
+    """What confines the commands of one toolkit.
 
     Args:
         config: What they may reach, beside the working directories.
-        first: What a first command starts with.
+        directory: The working directory of the toolkit, a real path.
+        path: `PATH` of a command, of absolute folders.
+        programs: Folders that a command needs to be started; they may be read, as the system is.
     """
 
-    def __init__(self, config: SandboxConfig, first: ShellState) -> None:
+    def __init__(
+        self, config: SandboxConfig, directory: str, path: str, programs: Sequence[str] = ()
+    ) -> None:
         self._config = config
-        self._first = first
+        self._directory = directory
+        self._path = path
+        self._programs = tuple(dict.fromkeys(resolve(folder, "/") for folder in programs))
         self._lock = threading.Lock()  # commands are assessed on other threads than they are run on
         self._judged = LastUsed[tuple[Asker, str], bool](_MAX_JUDGED)
         """By asker and id, each call that has to be kept within: whether it was started once."""
+        self._within = WeakKeyDictionary[RunningCommand, tuple[str, ...]]()
+        """Commands that were started so that they keep within, with further working directories."""
         self._in_foreground = 0
         """Commands that start or run, and whose callers wait for their ends."""
 
@@ -67,8 +77,8 @@ class CommandSandbox:
 
     def hidden_path(self) -> list[str]:
         """Return the folders of PATH that commands do not see."""
-        plan = confinement(self._with_workdirs(()), self._first.directory)
-        folders = self._first.variables["PATH"].split(os.pathsep)
+        plan = confinement(self._with_workdirs(()), self._directory)
+        folders = self._path.split(os.pathsep)
         return [
             path for path in folders if os.path.isdir(path) and not plan.shows(resolve(path, "/"))
         ]
@@ -90,11 +100,15 @@ class CommandSandbox:
             if self._judged.get(_call(context)):
                 del self._judged[_call(context)]
 
-    def keeps_within(self, context: ToolContext) -> bool:
+    def keeps_within(self, context: ToolContext, running: RunningCommand | None = None) -> bool:
         """Whether a command changes nothing outside of the working directories if it starts now.
 
         Nor does it reach the network, secrets, or settings that other programs obey. Then it has to
-        start so, as `config_for` has it.
+        start so, as `_config_for` has it.
+
+        Args:
+            context: The call.
+            running: A command that the call would go on with, in place of a start.
         """
         allowed = self._config
         reaches_more = allowed.network or allowed.unix_sockets or allowed.read or allowed.write
@@ -102,12 +116,16 @@ class CommandSandbox:
         # By a question of another participant it is not known which call will follow.
         if not context.call_id or reaches_more or hides_less:
             return False
-        try:
-            config = self._protecting(context.workdirs)
-            if not would_protect(config, awaited=self._in_foreground):
+        if running is not None:
+            if self._within.get(running) != context.workdirs:
                 return False
-        except (SandboxUnavailable, ValueError):
-            return False
+        else:
+            try:
+                config = self._protecting(context.workdirs)
+                if not would_protect(config, awaited=self._in_foreground):
+                    return False
+            except (SandboxUnavailable, ValueError):
+                return False
         with self._lock:
             self._judged[_call(context)] = False
         return True
@@ -131,7 +149,18 @@ class CommandSandbox:
 
         Raises `LaunchFailed`, and `ToolFailed` for a working directory that has gone.
         """
-        return await start(sandbox=self._config_for(context, within=within))
+        process = await start(sandbox=self._config_for(context, within=within))
+        if within:
+            self._within[process] = context.workdirs
+        return process
+
+    def go_on(self, context: ToolContext, running: RunningCommand, *, within: bool) -> None:
+        """Check that a call may go on with a command that runs, in place of a start.
+
+        Raises `LaunchFailed` if it has to keep within, and that one was not started so.
+        """
+        if within and self._within.get(running) != context.workdirs:
+            raise LaunchFailed("what it goes on with is another one by now")
 
     @asynccontextmanager
     async def run(
@@ -176,19 +205,46 @@ class CommandSandbox:
             raise ToolFailed(f"the command cannot be confined: {error}") from None
 
     def _with_workdirs(self, workdirs: tuple[str, ...]) -> SandboxConfig:
-        return self._config.with_roots([self._first.directory, *filter(os.path.isdir, workdirs)])
+        config = self._config.with_roots([self._directory, *filter(os.path.isdir, workdirs)])
+        # What lies in a folder that may be changed can be read too; named again, it could not be
+        # changed.
+        programs = [path for path in self._programs if not is_below_any(path, config.write)]
+        return config.model_copy(update={"read": (*config.read, *programs)})
 
     def _protecting(self, workdirs: tuple[str, ...]) -> SandboxConfig:
         config = self._with_workdirs(workdirs)
         # What changes a program in PATH changes what later commands do, which are judged by name.
         programs = []
-        for folder in self._first.variables["PATH"].split(os.pathsep):
+        for folder in self._path.split(os.pathsep):
             real = resolve(folder, "/")
             if is_below_any(folder, config.write) and not (folder == real and os.path.isdir(real)):
                 raise ValueError(f"a command could put another folder in place of {folder!a}")
             if is_below_any(real, config.write):
                 programs.append(real)
         return config.model_copy(update={"read": (*config.read, *programs), "protect": True})
+
+
+async def wait_or_raise(
+    sandbox: CommandSandbox | None,
+    context: ToolContext,
+    error: LaunchFailed,
+    *,
+    within: bool,
+    ends_at: float,
+) -> None:
+    """Return once a command that was not started may be started again.
+
+    Raises `ToolFailed` where that is not so until `ends_at`, a time of the event loop.
+    """
+    if sandbox is None or not within:
+        raise ToolFailed(str(error)) from None
+    if not await sandbox.has_waited(context, error, ends_at):
+        # Not `retryable`: a client would repeat it by itself, and judge nothing again.
+        raise ToolFailed(
+            f"{error}; it was allowed because its sandbox would protect secrets and settings:"
+            " nothing was run, call it again",
+            details={"reason": "changed"},
+        ) from None
 
 
 def _call(context: ToolContext) -> tuple[Asker, str]:

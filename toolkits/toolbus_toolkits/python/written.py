@@ -1,0 +1,102 @@
+"""Which files code has written below a folder, and their bytes. The functions block."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from functools import lru_cache
+from typing import TypeAlias
+
+from toolbus import FileChunk
+from toolbus.chunks.chunk_types import media_type_of
+from toolbus.chunks.result_parts import MAX_JOINED_BYTES
+from toolbus.untrusted_text import one_line
+from toolbus.wire import MAX_FRAME_BYTES
+from toolbus_toolkits.workspace import Roots, SensitivePaths, UnresolvedPath, located
+
+__all__ = ["Snapshot", "changed_files", "snapshot"]
+
+Snapshot: TypeAlias = dict[str, tuple[int, ...]]
+"""By path: what differs once a file was written."""
+
+_MAX_ENTRIES = 10_000
+"""A call looks at all of them twice, which takes 50 ms."""
+_SKIPPED = frozenset(("__pycache__", "node_modules", ".git"))
+_MAX_FILE_BYTES = MAX_JOINED_BYTES - MAX_FRAME_BYTES
+"""Of all files of a result, which has 16 MiB with the rest of it."""
+
+
+def snapshot(root: str) -> Snapshot | None:
+    """Return what is below a folder now; None if there are more than 10,000 entries.
+
+    Folders of git, node, compiled modules and virtual environments are left out.
+    """
+    found: Snapshot = {}
+    count = 0
+    folders = [root]
+    while folders:
+        folder = folders.pop()
+        try:
+            with os.scandir(folder) as scanned:
+                entries = list(scanned)
+        except OSError:  # it has gone, or is not for this user
+            continue
+        count += len(entries)
+        if count > _MAX_ENTRIES:
+            return None
+        if folder != root and any(entry.name == "pyvenv.cfg" for entry in entries):
+            continue
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                if entry.name not in _SKIPPED:
+                    folders.append(entry.path)
+                continue
+            with suppress(OSError):
+                status = entry.stat(follow_symlinks=False)
+                found[entry.path] = (
+                    status.st_ino,
+                    status.st_size,
+                    status.st_mtime_ns,
+                    status.st_ctime_ns,
+                )
+    return found
+
+
+def changed_files(
+    root: str, before: Snapshot, after: Snapshot
+) -> tuple[list[str], list[FileChunk]]:
+    """Return the names of what was written, from the root, and the files that have room.
+
+    Links, FIFOs and such are only named, and so are files that hold secrets by their names: another
+    program may have written them meanwhile.
+    """
+    names = []
+    files = []
+    left = _MAX_FILE_BYTES
+    for path in sorted(path for path in after if before.get(path) != after[path]):
+        relative = os.path.relpath(path, root)
+        name = one_line(relative)
+        names.append(name)
+        data = None
+        if not _sensitive().reason(relative, writes=False):
+            with suppress(OSError, UnresolvedPath, ValueError):
+                data = _content(path, root, left)
+        if data is not None:
+            left -= len(data)
+            files.append(FileChunk(data, name, media_type_of(name)))
+    return names, files
+
+
+@lru_cache(maxsize=1)
+def _sensitive() -> SensitivePaths:
+    return SensitivePaths()
+
+
+def _content(path: str, root: str, most: int) -> bytes | None:
+    """Return the bytes of a regular file; None if it has more than `most`."""
+    with located(os.fsencode(path), Roots([root])) as location:
+        if location.path != path:  # by a link that was put there since
+            return None
+        with os.fdopen(location.open_file(), "rb") as file:
+            data = file.read(most + 1) if os.fstat(file.fileno()).st_size <= most else None
+    return data if data is not None and len(data) <= most else None
