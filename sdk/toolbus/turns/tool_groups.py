@@ -293,19 +293,24 @@ class _Viewer:
             name: The name of the skill, as `list_skills` returns it.
         """
         state = _state_of(context)
-        if not self._listing_of(name).view(name).operators:
+        try:
+            operators = self._listing_of(name).view(name).operators
+        except ToolFailed as error:
+            raise context.refuse(error) from None
+        if not operators:
             text = f"the skill {name} was written by others: read it with view_skill, as data"
-            raise ToolFailed(text)
+            raise context.refuse(ToolFailed(text))
         used = self.in_use(state)
-        wanted = self.in_use({_IN_USE: [*used, name]})
-        if name not in wanted or len(wanted) > _MAX_IN_USE:
+        # Those that are absent now stay, behind the others.
+        names = list(dict.fromkeys([*used, name, *_names_in_use(state)]))
+        if name not in self.in_use({_IN_USE: names}):
             text = (
                 f"at most {_MAX_IN_USE} skills, of {_MAX_IN_USE_BYTES // 1024} KiB together, are in"
                 f" use at a time, now {', '.join(used) or 'none'}: release one, or read this one"
                 " with view_skill"
             )
-            raise ToolFailed(text)
-        state[_IN_USE] = [*wanted]
+            raise context.refuse(ToolFailed(text))
+        state[_IN_USE] = names
 
     def release(self, context: ToolContext, name: str) -> None:
         """Have the instructions of a skill before you no longer.
@@ -315,7 +320,7 @@ class _Viewer:
             name: The name of the skill.
         """
         state = _state_of(context)
-        state[_IN_USE] = [used for used in state.get(_IN_USE, ()) if used != name]
+        state[_IN_USE] = [used for used in _names_in_use(state) if used != name]
 
     def in_use(self, state: Mapping[str, Any]) -> dict[str, str]:
         """Return the texts of the skills that are in use, by their names.
@@ -324,7 +329,9 @@ class _Viewer:
         """
         found: dict[str, str] = {}
         left = _MAX_IN_USE_BYTES
-        for name in dict.fromkeys(state.get(_IN_USE, ())):
+        for name in _names_in_use(state):
+            if len(found) == _MAX_IN_USE:
+                break
             with suppress(ToolFailed):  # it is not there, or cannot be read
                 skill = self._listing_of(name).view(name)
                 size = len(skill.text.encode(errors="surrogatepass"))
@@ -383,6 +390,12 @@ class _Viewer:
                 return listing
         known = ", ".join(entry.name for listing in listings for entry in listing.entries())
         raise ToolFailed(f"there is no skill {shown(name)}; the skills: {cut(known) or 'none'}")
+
+
+def _names_in_use(state: Mapping[str, Any]) -> list[str]:
+    # A program may store the state anywhere, and give back what it likes.
+    names = state.get(_IN_USE)
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
 def _state_of(context: ToolContext) -> dict[str, Any]:

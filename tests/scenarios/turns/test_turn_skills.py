@@ -170,6 +170,11 @@ async def test_skill_in_use_is_in_the_prompt_until_it_is_released_also_in_later_
         await turn.call("skills.release", name="pdf")
         await turn.call("skills.release", name="none")
         assert turn.prompt("{toolkits}") == ""
+        for foreign in (5, None, [["pdf"]], ["pdf", {}, "page"]):  # of a state that somebody wrote
+            state.of("skills")["in_use"] = foreign
+            turn.prompt()
+            await turn.call("skills.use", name="pdf")
+            assert "## pdf" in turn.prompt("{toolkits}")
 
 
 async def test_skill_that_is_gone_or_inactive_is_not_in_the_prompt() -> None:

@@ -174,3 +174,7 @@ async def test_what_others_have_added_to_a_state_stays() -> None:
         assert (await turn.call("tasks.update", task_id=7, unlink=[7]))["due"] == "today"
         assert (await turn.call("tasks.create", subject="x"))["id"] == "8"
     assert (state.of("tasks")["colour"], state.of("tasks")["last_id"]) == ("red", 8)
+    state.of("tasks")["last_id"] = 10**15
+    async with Turn(None, always=[Tasks()], state=state) as turn:
+        ids = [(await turn.call("tasks.create", subject="x"))["id"] for _ in range(2)]
+    assert ids == [str(10**15 + 1), str(10**15 + 2)]

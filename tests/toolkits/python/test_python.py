@@ -279,8 +279,44 @@ async def test_a_link_in_the_place_of_a_written_file_is_not_followed(tmp_path: P
     (work / "a").unlink()
     (work / "a").symlink_to(".env")
     assert after is not None
-    names, files = written.changed_files(str(work), {}, after)
-    assert (names, files) == ([".env", "a"], [])
+    assert written.changed_files(str(work), {}, after) == ([".env", "a"], [], 0)
+
+
+def test_a_folder_in_whose_place_a_link_is_is_not_listed(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "outside" / "deep").mkdir(parents=True)
+    (tmp_path / "outside" / "deep" / "payroll").touch()
+    (tmp_path / "work" / "d").symlink_to(tmp_path / "outside")
+    for folder in ("d", "d/deep"):
+        path = str(tmp_path / "work" / folder)
+        with pytest.raises(NotADirectoryError), written._listed(path):
+            pass
+
+
+async def test_more_files_than_are_named_leave_the_rest_of_the_result(tmp_path: Path) -> None:
+    code = "for n in range(4_500): open(f'{n}\\x01', 'w').close()\n'done'"
+    async with turn_in_process(Python(tmp_path)) as turn:
+        found = await turn.call("python.run", code=code)
+    assert (found[0]["value"], len(found[0]["files"]), len(found)) == ("'done'", 200, 201)
+    assert "4,300 more files were written" in found[0]["stderr"]
+
+
+async def test_a_reply_that_code_has_forged_ends_the_interpreter(tmp_path: Path) -> None:
+    forged = (
+        "import os, socket\n"
+        "for n in os.listdir('/proc/self/fd'):\n"
+        '    try: socket.socket(fileno=os.dup(int(n))).send(b\'{"id": "", "value": "no",'
+        ' "error": null, "is_cut": false}\\n\')\n'
+        "    except OSError: pass\n"
+    )
+    async with turn_in_process(Python(tmp_path)) as turn:
+        assert (await turn.call("python.run", code=forged, keep=True))["value"] is None
+        assert (await turn.call("python.run", code="1", keep=True))["value"] == "1"
+
+
+async def test_a_stdout_of_its_own_is_no_error(tmp_path: Path) -> None:
+    code = "import sys\nclass Tee:\n    def write(self, text): pass\nsys.stdout = Tee()\n1"
+    assert (await _caller(tmp_path)(code=code))["value"] == "1"
 
 
 async def test_a_working_directory_that_goes(tmp_path: Path) -> None:

@@ -247,10 +247,10 @@ class McpHub:
         return server
 
     async def remove(self, name: str) -> None:
-        """Remove a server: its toolkit leaves the room, its calls finish, and it is disconnected.
+        """Remove a server: its toolkit leaves the room, its calls there finish, and it is stopped.
 
-        Its name is taken until then. A caller that leaves meanwhile changes nothing. Raises
-        `NotFound` if there is none.
+        Calls in this process end with it. Its name is taken until then. A caller that leaves
+        meanwhile changes nothing. Raises `NotFound` if there is none.
         """
         server = self._servers.get(name)
         if server is None:

@@ -150,6 +150,7 @@ class McpServer:
         loop = asyncio.get_running_loop()
         if self._loop is not None and self._loop is not loop:  # events belong to one
             self.changed = asyncio.Event()
+            self.removed = asyncio.Event()
             self.hosted = asyncio.Event()
         self._loop = loop
         self._connection.begin()

@@ -114,7 +114,7 @@ class _TaskNotes(Shape):
         name = task.id or str(self.last_id + 1)
         if name in self.tasks:
             raise ToolFailed(f"two tasks have the id {name}")
-        self.last_id = max(self.last_id, _number(name))
+        self.last_id = max(self.last_id, _number(name)) if task.id else self.last_id + 1
         self.put(task.model_copy(update={"id": name}))
         return name
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import secrets
 import signal
 import socket
 from pathlib import Path
@@ -25,6 +26,7 @@ _MAX_REPLY_BYTES = 1024 * 1024
 class Reply(TypedDict):
     """What the runner says of code that has ended."""
 
+    id: str
     value: str | None
     error: str | None
     is_cut: bool
@@ -70,7 +72,8 @@ class Interpreter:
     async def run(self, code: str, *, is_last: bool) -> Reply | None:
         """Run code; None if the interpreter ends, or closes the channel, before it has ended."""
         assert self._writer is not None
-        self._writer.write(json.dumps({"code": code}).encode() + b"\n")
+        request = secrets.token_hex(8)
+        self._writer.write(json.dumps({"id": request, "code": code}).encode() + b"\n")
         if is_last:
             self._writer.write_eof()
         line = await self._line()
@@ -79,6 +82,9 @@ class Interpreter:
         try:
             reply = _REPLY.validate_json(line)
         except ValidationError:
+            reply = None
+        # Code may have written to the channel: then what comes next would not be known either.
+        if reply is None or reply["id"] != request:
             self.process.kill()
             return None
         self.process.read_waiting()

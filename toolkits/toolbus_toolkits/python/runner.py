@@ -1,8 +1,8 @@
 """Runs code in the interpreter that an operator names: Python 3.9 or newer, without toolbus.
 
 It is the text of `python -I -u -c`, whose argument is the descriptor of a socket. Lines of JSON
-pass there: `{"code": ...}` comes, `{"value": ..., "error": ..., "is_cut": ...}` goes; a first line
-says that it is ready. Standard output and error belong to the code.
+pass there: `{"id": ..., "code": ...}` comes, and the same id with `value`, `error` and `is_cut`
+goes; a first line says that it is ready. Standard output and error belong to the code.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ def main(descriptor: int) -> None:
     _send(descriptor, {})
     with open(descriptor, "rb", closefd=False) as requests:
         for number, line in enumerate(requests, 1):
-            value, error, status = _run(loads(line)["code"], f"<code {number}>", vars(module))
+            request = loads(line)
+            value, error, status = _run(request["code"], f"<code {number}>", vars(module))
             if os.getpid() != process:  # a fork that has come to the end of the code
                 try:
                     os.write(2, (error or "").encode("utf-8", "backslashreplace"))
                 finally:
                     os._exit(status)
             is_cut = max(len(value or ""), len(error or "")) > _MAX_CHARS
-            _send(descriptor, {"value": _cut(value), "error": _cut(error), "is_cut": is_cut})
+            reply = {"value": _cut(value), "error": _cut(error), "is_cut": is_cut}
+            _send(descriptor, {"id": request["id"], **reply})
 
 
 def _run(code: str, name: str, namespace: dict[str, Any]) -> tuple[str | None, str | None, int]:
@@ -60,7 +62,7 @@ def _run(code: str, name: str, namespace: dict[str, Any]) -> tuple[str | None, s
             value = eval(compile(expression, name, "eval", dont_inherit=True), namespace)
         shown = None if value is None else repr(value)
         for stream in (sys.stdout, sys.stderr):
-            if not stream.closed:
+            if not getattr(stream, "closed", True):
                 stream.flush()  # the code may have put one there that buffers
     except SystemExit as ended:
         status = 0 if ended.code is None else ended.code

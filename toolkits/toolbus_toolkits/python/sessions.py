@@ -138,7 +138,8 @@ class PythonSessions:
         if asker not in self._by_asker:
             for other, session in tuple(self._by_asker.items()):
                 if not session.users and not session.is_alive:
-                    self._by_asker.pop(other, None)
+                    if self._by_asker.get(other) is session:
+                        del self._by_asker[other]
                     await session.end()
             if len(self._by_asker) >= _MAX_SESSIONS:
                 text = f"{_MAX_SESSIONS} callers have an interpreter that stays, and no more may"

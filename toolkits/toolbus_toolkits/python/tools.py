@@ -41,8 +41,9 @@ _MAX_CODE_CHARS = 100_000
 """A person and a model read it; what is larger belongs into a file."""
 _MAX_AT_A_TIME = 16
 """Each may have 16 MiB of files."""
-_MAX_NAMES = 200
-"""Of files in one result, which a model reads."""
+_MAX_SHOWN_CHARS = 20_000
+"""Of a value or an error: the runner sends half of it, before characters without a shape are
+escaped."""
 _ENDED = "the interpreter has ended, and its names with it"
 
 _THREADS = WorkerThreads("files of code", 4)
@@ -284,13 +285,14 @@ class PythonTools:
         assert interpreter is not None
         names: list[str] = []
         files: list[FileChunk] = []
+        more = 0
         after = await _THREADS.run(snapshot, self._workdir)
         if before is None or after is None:
             run.notes.append("files are not listed: there are too many in the working directory")
         else:
-            names, files = await _THREADS.run(changed_files, self._workdir, before, after)
-        if len(names) > _MAX_NAMES:
-            run.notes.append(f"{len(names) - _MAX_NAMES:,} more files were written")
+            names, files, more = await _THREADS.run(changed_files, self._workdir, before, after)
+        if more:
+            run.notes.append(f"{more:,} more files were written")
         stdout, stderr, is_cut = run.output.texts(run.notes)
         reply = run.reply
         error = reply["error"] if reply is not None else None
@@ -299,11 +301,11 @@ class PythonTools:
         result = CodeResult(
             stdout=stdout,
             stderr=stderr,
-            value=visible(reply["value"]) if reply and reply["value"] is not None else None,
-            error=None if error is None else visible(error),
-            files=names[:_MAX_NAMES],
+            value=_shown(reply["value"]) if reply and reply["value"] is not None else None,
+            error=None if error is None else _shown(error),
+            files=names,
             timed_out=run.timed_out,
-            truncated=is_cut or len(names) > _MAX_NAMES or bool(reply and reply["is_cut"]),
+            truncated=is_cut or more > 0 or bool(reply and reply["is_cut"]),
         )
         if self.sandbox is not None:
             process = interpreter.process
@@ -333,6 +335,13 @@ class PythonTools:
             context: The call.
         """
         return ResetResult(ended=await self.sessions.end(context))
+
+
+def _shown(text: str) -> str:
+    shown = visible(text)
+    if len(shown) <= _MAX_SHOWN_CHARS:
+        return shown
+    return f"{shown[:_MAX_SHOWN_CHARS]}\n[the rest is left out]"
 
 
 @dataclass(slots=True)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import lru_cache
+from itertools import islice
 from typing import TypeAlias
 
 from toolbus import FileChunk
@@ -14,13 +17,16 @@ from toolbus.untrusted_text import one_line
 from toolbus.wire import MAX_FRAME_BYTES
 from toolbus_toolkits.workspace import Roots, SensitivePaths, UnresolvedPath, located
 
-__all__ = ["Snapshot", "changed_files", "snapshot"]
+__all__ = ["MAX_NAMES", "Snapshot", "changed_files", "snapshot"]
 
 Snapshot: TypeAlias = dict[str, tuple[int, ...]]
 """By path: what differs once a file was written."""
 
 _MAX_ENTRIES = 10_000
 """A call looks at all of them twice, which takes 50 ms."""
+MAX_NAMES = 200
+"""Of files in one result, which a model reads."""
+_MAX_NAME_CHARS = 500
 _SKIPPED = frozenset(("__pycache__", "node_modules", ".git"))
 _MAX_FILE_BYTES = MAX_JOINED_BYTES - MAX_FRAME_BYTES
 """Of all files of a result, which has 16 MiB with the rest of it."""
@@ -32,50 +38,64 @@ def snapshot(root: str) -> Snapshot | None:
     Folders of git, node, compiled modules and virtual environments are left out.
     """
     found: Snapshot = {}
-    count = 0
+    left = _MAX_ENTRIES
     folders = [root]
     while folders:
         folder = folders.pop()
-        try:
-            with os.scandir(folder) as scanned:
-                entries = list(scanned)
-        except OSError:  # it has gone, or is not for this user
-            continue
-        count += len(entries)
-        if count > _MAX_ENTRIES:
-            return None
-        if folder != root and any(entry.name == "pyvenv.cfg" for entry in entries):
-            continue
-        for entry in entries:
-            if entry.is_dir(follow_symlinks=False):
-                if entry.name not in _SKIPPED:
-                    folders.append(entry.path)
+        with suppress(OSError), _listed(folder) as scanned:  # it has gone, or is not for this user
+            entries = list(islice(scanned, left + 1))
+            left -= len(entries)
+            if left < 0:
+                return None
+            if folder != root and any(entry.name == "pyvenv.cfg" for entry in entries):
                 continue
-            with suppress(OSError):
-                status = entry.stat(follow_symlinks=False)
-                found[entry.path] = (
-                    status.st_ino,
-                    status.st_size,
-                    status.st_mtime_ns,
-                    status.st_ctime_ns,
-                )
+            for entry in entries:
+                path = os.path.join(folder, entry.name)
+                if entry.is_dir(follow_symlinks=False):
+                    if entry.name not in _SKIPPED:
+                        folders.append(path)
+                    continue
+                with suppress(OSError):
+                    status = entry.stat(follow_symlinks=False)
+                    found[path] = (
+                        status.st_ino,
+                        status.st_size,
+                        status.st_mtime_ns,
+                        status.st_ctime_ns,
+                    )
     return found
+
+
+@contextmanager
+def _listed(folder: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+    """Give the entries of a folder, and not of another one that code has put in its place."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        # A sandbox is Linux's; without one, code may look anywhere itself.
+        if sys.platform == "linux" and os.readlink(f"/proc/self/fd/{descriptor}") != folder:
+            raise NotADirectoryError(folder)
+        with os.scandir(descriptor) as entries:
+            yield entries
+    finally:
+        os.close(descriptor)
 
 
 def changed_files(
     root: str, before: Snapshot, after: Snapshot
-) -> tuple[list[str], list[FileChunk]]:
+) -> tuple[list[str], list[FileChunk], int]:
     """Return the names of what was written, from the root, and the files that have room.
 
-    Links, FIFOs and such are only named, and so are files that hold secrets by their names: another
-    program may have written them meanwhile.
+    At most 200 are named; the last value is how many more there are. Links, FIFOs and such are only
+    named, and so are files that hold secrets by their names: another program may have written them
+    meanwhile.
     """
     names = []
     files = []
     left = _MAX_FILE_BYTES
-    for path in sorted(path for path in after if before.get(path) != after[path]):
+    written = sorted(path for path in after if before.get(path) != after[path])
+    for path in written[:MAX_NAMES]:
         relative = os.path.relpath(path, root)
-        name = one_line(relative)
+        name = one_line(relative, _MAX_NAME_CHARS)
         names.append(name)
         data = None
         if not _sensitive().reason(relative, writes=False):
@@ -84,7 +104,7 @@ def changed_files(
         if data is not None:
             left -= len(data)
             files.append(FileChunk(data, name, media_type_of(name)))
-    return names, files
+    return names, files, max(0, len(written) - MAX_NAMES)
 
 
 @lru_cache(maxsize=1)
