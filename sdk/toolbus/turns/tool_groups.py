@@ -303,6 +303,9 @@ class _Viewer:
         used = self.in_use(state)
         # Those that are absent now stay, behind the others.
         names = list(dict.fromkeys([*used, name, *_names_in_use(state)]))
+        if name not in self.in_use({_IN_USE: [name]}):
+            text = f"the text of the skill {name} has more than {_MAX_IN_USE_BYTES // 1024} KiB:"
+            raise context.refuse(ToolFailed(f"{text} read it with view_skill"))
         if name not in self.in_use({_IN_USE: names}):
             text = (
                 f"at most {_MAX_IN_USE} skills, of {_MAX_IN_USE_BYTES // 1024} KiB together, are in"

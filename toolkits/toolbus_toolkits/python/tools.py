@@ -23,7 +23,7 @@ from toolbus import (
     ToolFailed,
 )
 from toolbus.concurrency.worker_threads import WorkerThreads
-from toolbus.untrusted_text import visible
+from toolbus.untrusted_text import one_line, visible
 from toolbus_toolkits.callers import seconds_to_answer
 from toolbus_toolkits.launcher import LaunchFailed, RunningCommand, run_command, start_command
 from toolbus_toolkits.launcher.command_config import command_environment
@@ -291,6 +291,10 @@ class PythonTools:
             run.notes.append("files are not listed: there are too many in the working directory")
         else:
             names, files, more = await _THREADS.run(changed_files, self._workdir, before, after)
+        if len(files) < len(names):
+            sent = {file.name for file in files}
+            rest = ", ".join(name for name in names if name not in sent)
+            run.notes.append(f"only named, and not sent: {one_line(rest, 1_000)}")
         if more:
             run.notes.append(f"{more:,} more files were written")
         stdout, stderr, is_cut = run.output.texts(run.notes)
