@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from support.pytest_plugins.missing_parts import not_verified
+from toolbus_toolkits.sandbox import SandboxConfig, SandboxUnavailable, backend_for
 
-__all__ = ["SYSTEM_PATH", "require_python_of", "system_path"]
+__all__ = ["SYSTEM_PATH", "require_python_of", "system_path", "working"]
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -22,6 +24,15 @@ def system_path() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", SYSTEM_PATH)
         yield
+
+
+def working(backend: Any, what: str) -> str:
+    """Return the name of a backend; skip the test as NOT VERIFIED where it cannot run."""
+    try:
+        backend_for(SandboxConfig(backend=backend))
+    except SandboxUnavailable as error:
+        not_verified(what, str(error), ci_has_it=False)
+    return str(backend)
 
 
 def require_python_of(user: int, what: str) -> None:

@@ -497,7 +497,7 @@ async def test_an_interpreter_that_ends_between_calls_is_named_in_the_next_resul
         "import os, threading\nthreading.Thread(target=lambda: [open('go'), os._exit(1)]).start()"
     )
     await toolkit.execute(context, "run", {"code": code, "keep": True})
-    process = tool.python.sessions.running(context).process
+    process = tool.group.sessions.running(context).process
     if "idle" in why:
         monkeypatch.setattr(sessions, "_IDLE_S", 0.0)
         await toolkit.execute(context, "run", {"code": "x = 1", "keep": True})

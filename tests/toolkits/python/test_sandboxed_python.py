@@ -6,14 +6,14 @@ import asyncio
 import socket
 import sys
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from support.pytest_plugins.missing_parts import not_verified
 from support.rooms.turns import turn_hosted
-from support.sandbox.reach import system_path
+from support.sandbox.reach import system_path, working
 from toolbus import (
     ApprovalDecision,
     ApprovalRequest,
@@ -28,9 +28,7 @@ from toolbus_toolkits.python.config import folders_of
 from toolbus_toolkits.sandbox import (
     SandboxConfig,
     SandboxPolicy,
-    SandboxUnavailable,
     ToolRiskProfile,
-    backend_for,
     summary,
 )
 
@@ -52,12 +50,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def _working(backend: Any) -> str:
-    try:
-        backend_for(SandboxConfig(backend=backend))
-    except SandboxUnavailable as error:
-        not_verified("code in a sandbox", str(error), ci_has_it=False)
-    return str(backend)
+_working = partial(working, what="code in a sandbox")
 
 
 def _caller(workdir: Path, **options: Any) -> Call:

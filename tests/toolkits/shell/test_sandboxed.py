@@ -8,6 +8,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from support.patience import PATIENCE_S
 from support.pytest_plugins.missing_parts import not_verified
 from support.rooms.turns import turn_hosted, turn_in_process
-from support.sandbox.reach import system_path
+from support.sandbox.reach import system_path, working
 from toolbus import (
     ApprovalDecision,
     ApprovalRequest,
@@ -34,7 +35,6 @@ from toolbus_toolkits.sandbox import (
     SandboxPolicy,
     SandboxUnavailable,
     ToolRiskProfile,
-    backend_for,
     summary,
 )
 from toolbus_toolkits.shell import Shell, ShellConfig, shell
@@ -56,12 +56,7 @@ def project(tmp_path: Path) -> Path:
     return folder
 
 
-def _working(backend: Any) -> str:
-    try:
-        backend_for(SandboxConfig(backend=backend))
-    except SandboxUnavailable as error:
-        not_verified("commands in a sandbox", str(error), ci_has_it=False)
-    return str(backend)
+_working = partial(working, what="commands in a sandbox")
 
 
 def _caller(workdir: Path, **options: Any) -> Call:

@@ -88,7 +88,7 @@ class Python(Toolkit):
         interpreter: str | PathLike[str] = sys.executable,
         env: Mapping[str, str] | None = None,
         inherit: Iterable[str] = (),
-        sandbox: SandboxConfig | SandboxPolicy | str | None = None,
+        sandbox: SandboxConfig | SandboxPolicy | str | bool | None = None,
         network: bool = False,
         max_memory_mib: int | None = None,
         max_cpu_s: int | None = None,

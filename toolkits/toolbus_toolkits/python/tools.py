@@ -16,7 +16,6 @@ from typing_extensions import TypedDict
 from toolbus import (
     Assessment,
     FileChunk,
-    FunctionTool,
     JsonChunk,
     MixedChunk,
     ToolContext,
@@ -28,13 +27,14 @@ from toolbus_toolkits.callers import seconds_to_answer
 from toolbus_toolkits.launcher import LaunchFailed, RunningCommand, run_command, start_command
 from toolbus_toolkits.launcher.command_config import command_environment
 from toolbus_toolkits.launcher.command_sandbox import CommandSandbox, wait_or_raise
+from toolbus_toolkits.launcher.command_tools import CommandTool, CommandTools
 from toolbus_toolkits.launcher.output import CommandOutput, OutputProgress
 from toolbus_toolkits.python.config import PythonConfig, folders_of
 from toolbus_toolkits.python.interpreter import Interpreter, Reply
 from toolbus_toolkits.python.sessions import PythonSessions
 from toolbus_toolkits.python.written import Snapshot, changed_files, snapshot
 
-__all__ = ["CodeResult", "ConfinedCodeResult", "PythonTool", "PythonTools", "ResetResult"]
+__all__ = ["CodeResult", "ConfinedCodeResult", "PythonTools", "ResetResult"]
 
 _MAX_TIMEOUT_S = 600
 _MAX_CODE_CHARS = 100_000
@@ -84,28 +84,7 @@ class ResetResult(TypedDict):
     """Whether there was an interpreter."""
 
 
-class PythonTool(FunctionTool):
-    """A tool of Python: with the last one of them that stops, its interpreters end."""
-
-    python: PythonTools
-
-    async def start(self, room: Any) -> None:
-        """Count it: `stop` of the last one ends the interpreters.
-
-        Raises `SandboxUnavailable` if nothing confines code as it has to be.
-        """
-        if self.python.sandbox is not None:
-            await self.python.sandbox.probe()
-        self.python.started += 1
-
-    async def stop(self) -> None:
-        """End the interpreters, if no other tool of the toolkit is started."""
-        self.python.started -= 1
-        if not self.python.started:
-            await self.python.sessions.end_all()
-
-
-class PythonTools:
+class PythonTools(CommandTools):
     """The tools of one toolkit.
 
     Args:
@@ -132,9 +111,7 @@ class PythonTools:
         )
         """What confines code, if anything does."""
         self.sessions: PythonSessions = PythonSessions(self._started, self._check)
-        self.started: int = 0
-        """How many of the tools are started."""
-        run = PythonTool(
+        run = CommandTool(
             self._run if self.sandbox is None else self._run_confined,
             name="run",
             affinity="caller",
@@ -144,10 +121,14 @@ class PythonTools:
             assess=self._assess_run,
         )
         run.marks_entry = True  # by `enter`: before, no code has run
-        reset = PythonTool(self._reset, name="reset", affinity="caller", assess=_assess_reset)
-        self.all: list[PythonTool] = [run, reset]
+        reset = CommandTool(self._reset, name="reset", affinity="caller", assess=_assess_reset)
+        self.all: list[CommandTool] = [run, reset]
         for tool in self.all:
-            tool.python = self
+            tool.group = self
+
+    async def end_all(self) -> None:
+        """End all interpreters."""
+        await self.sessions.end_all()
 
     async def _run(
         self, context: ToolContext, code: Code, timeout_s: Seconds = 120, keep: bool = False

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
 from toolbus.auth.grants import ToolPatterns
+from toolbus.permissions.assessment import Flags
 from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus_toolkits.sandbox.config import Backend, SandboxConfig
 
@@ -21,24 +22,12 @@ Risk: TypeAlias = Literal["low", "medium", "high"]
 _RISKS = ("low", "medium", "high")
 
 
-class JudgedTool(Protocol):
+class JudgedTool(Flags, Protocol):
     """A tool and its flags: a `Tool`, a `ToolManifest` or a `ToolInfo`."""
 
     @property
     def name(self) -> str:
         """`tool`, or `toolkit.tool`."""
-
-    @property
-    def read_only(self) -> bool:
-        """It changes nothing."""
-
-    @property
-    def destructive(self) -> bool:
-        """It may delete or overwrite what cannot be restored."""
-
-    @property
-    def open_world(self) -> bool:
-        """It acts on systems that its author does not control."""
 
 
 @dataclass(frozen=True, slots=True)

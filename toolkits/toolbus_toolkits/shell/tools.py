@@ -8,16 +8,17 @@ import shutil
 from contextlib import closing
 from dataclasses import replace
 from functools import lru_cache, partial
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from toolbus import Assessment, FunctionTool, ToolContext, ToolFailed
+from toolbus import Assessment, ToolContext, ToolFailed
 from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus_toolkits.callers import Asker, asker_of, seconds_to_answer
 from toolbus_toolkits.launcher import LaunchFailed, RunningCommand, run_command, start_command
 from toolbus_toolkits.launcher.command_sandbox import CommandSandbox, Run, Start, wait_or_raise
+from toolbus_toolkits.launcher.command_tools import CommandTool, CommandTools
 from toolbus_toolkits.launcher.output import OutputProgress
 from toolbus_toolkits.shell.assessing import assess_line, reads_lines
 from toolbus_toolkits.shell.config import ShellConfig, is_harmless, shell_environment
@@ -31,7 +32,6 @@ __all__ = [
     "ConfinedResult",
     "JobInfo",
     "JobPage",
-    "ShellTool",
     "ShellTools",
     "WriteResult",
 ]
@@ -104,28 +104,7 @@ class WriteResult(TypedDict):
     """Whether the job has not read all of it yet; it may do so later."""
 
 
-class ShellTool(FunctionTool):
-    """A tool of a shell: with the last one of them that stops, its jobs end."""
-
-    shell: ShellTools
-
-    async def start(self, room: Any) -> None:
-        """Count it: `stop` of the last one ends the jobs.
-
-        Raises `SandboxUnavailable` if nothing confines commands as they have to be.
-        """
-        if self.shell.sandbox is not None:
-            await self.shell.sandbox.probe()
-        self.shell.started += 1
-
-    async def stop(self) -> None:
-        """End the jobs, if no other tool of the shell is started."""
-        self.shell.started -= 1
-        if not self.shell.started:
-            await self.shell.jobs.end_all()
-
-
-class ShellTools:
+class ShellTools(CommandTools):
     """The tools of one shell.
 
     Args:
@@ -166,10 +145,8 @@ class ShellTools:
         )
         self._paths = lru_cache(maxsize=16)(self._paths_of)
         self.jobs: Jobs = Jobs(config.max_jobs)
-        self.started: int = 0
-        """How many of the tools are started."""
-        self.all: list[ShellTool] = [
-            ShellTool(
+        self.all: list[CommandTool] = [
+            CommandTool(
                 self._run if self.sandbox is None else self._run_confined,
                 name="run",
                 affinity="caller",
@@ -178,14 +155,18 @@ class ShellTools:
                 destructive=True,
                 assess=self._assess_run,
             ),
-            ShellTool(self._list, name="jobs", affinity="caller", read_only=True),
-            ShellTool(self._read, name="read", affinity="caller", read_only=True),
-            ShellTool(self._write, name="write", affinity="caller", assess=self._assess_write),
-            ShellTool(self._stop, name="stop", affinity="caller", assess=_assess_stop),
+            CommandTool(self._list, name="jobs", affinity="caller", read_only=True),
+            CommandTool(self._read, name="read", affinity="caller", read_only=True),
+            CommandTool(self._write, name="write", affinity="caller", assess=self._assess_write),
+            CommandTool(self._stop, name="stop", affinity="caller", assess=_assess_stop),
         ]
         for tool in self.all:
-            tool.shell = self
+            tool.group = self
         self.all[0].marks_entry = True  # by `enter`: before, no command was started
+
+    async def end_all(self) -> None:
+        """End all jobs."""
+        await self.jobs.end_all()
 
     async def _run(
         self,
