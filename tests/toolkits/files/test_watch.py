@@ -17,14 +17,10 @@ import pytest
 from toolbus import ToolContext, ToolFailed, ToolUse, Turn
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus_server.testing import room_of
-from toolbus_toolkits.files import (
-    Files,
-    inotify,
-    transfer_tools,
-    watching,
-)
-from toolbus_toolkits.files.inotify import Event, Inotify
-from toolbus_toolkits.files.watching import WaitingChanges
+from toolbus_toolkits.files import Files, transfer_tools, watching
+from toolbus_toolkits.workspace import inotify, watched_tree
+from toolbus_toolkits.workspace.inotify import Event, Inotify
+from toolbus_toolkits.workspace.watched_tree import WaitingChanges
 
 _END = "end-of-test"
 
@@ -155,7 +151,7 @@ async def test_a_folder_that_is_swapped_for_a_link_before_it_is_opened_is_not_wa
 ) -> None:
     _tree(tmp_path)
     tree = tmp_path / "tree"
-    opened = watching._opened
+    opened = watched_tree._opened
 
     def swapped(steps: list[str], top: int) -> int:
         if steps == ["new"] and not (tree / "new").is_symlink():
@@ -163,7 +159,7 @@ async def test_a_folder_that_is_swapped_for_a_link_before_it_is_opened_is_not_wa
             (tree / "new").symlink_to(tmp_path / "outside")
         return opened(steps, top)
 
-    monkeypatch.setattr(watching, "_opened", swapped)
+    monkeypatch.setattr(watched_tree, "_opened", swapped)
     async with _watching(Files(tree), folder=tree) as watch:
         (tree / "new").mkdir()
         reported = await watch.changes()
@@ -178,7 +174,7 @@ async def test_a_file_that_a_tool_writes_is_reported_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeps_names: bool
 ) -> None:
     if not keeps_names:
-        monkeypatch.setattr(watching, "_MAX_NAMES", 0)
+        monkeypatch.setattr(watched_tree, "_MAX_NAMES", 0)
     toolkit = Files(tmp_path)
     async with _watching(toolkit, folder=tmp_path) as watch:
         for change in ("added file", "modified file"):
@@ -280,7 +276,7 @@ async def test_a_caller_has_a_few_watches(tmp_path: Path, monkeypatch: pytest.Mo
 async def test_what_is_in_folders_deeper_than_the_limit_is_not_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "MAX_DEPTH", 2)
+    monkeypatch.setattr(watched_tree, "MAX_DEPTH", 2)
     (tmp_path / "1" / "2" / "3").mkdir(parents=True)
     async with _watching(Files(tmp_path), folder=tmp_path) as watch:
         (tmp_path / "1" / "2" / "3" / "deep").touch()
@@ -323,7 +319,7 @@ async def test_when_the_kernel_drops_events_that_is_reported_and_the_watch_begin
 async def test_a_slow_caller_gets_a_notice_that_changes_were_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "_MAX_WAITING", 20)
+    monkeypatch.setattr(watched_tree, "_MAX_WAITING", 20)
     async with _watching(Files(tmp_path), folder=tmp_path) as watch:
         for number in range(500):
             (tmp_path / str(number)).mkdir()

@@ -28,7 +28,7 @@ from toolbus_toolkits.files.search_tools import (
 )
 from toolbus_toolkits.files.text_tools import ChangeResult, TextTools
 from toolbus_toolkits.files.transfer_tools import PutResult, TransferTools
-from toolbus_toolkits.files.watching import WatchedChange
+from toolbus_toolkits.workspace.watched_tree import WatchedChange
 
 if TYPE_CHECKING:
     from toolbus import Middleware, Permissions, Records

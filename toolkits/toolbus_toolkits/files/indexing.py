@@ -16,11 +16,11 @@ from toolbus import ToolContext
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus_toolkits.files.open_folders import SearchedFolder
 from toolbus_toolkits.files.reached import ReachedFiles, failure
-from toolbus_toolkits.files.ripgrep import MAX_DEPTH, running_ripgrep
+from toolbus_toolkits.files.ripgrep import running_ripgrep
 from toolbus_toolkits.workspace import PathPattern, escaped, is_draft, with_plain_brackets
+from toolbus_toolkits.workspace.watched_tree import MAX_DEPTH, VERSION_CONTROL
 
 __all__ = [
-    "VERSION_CONTROL",
     "FileFilter",
     "Listing",
     "files_read",
@@ -33,8 +33,6 @@ __all__ = [
     "selector",
 ]
 
-# The folders of version control hold copies of what was there, in many files.
-VERSION_CONTROL = (".git", ".svn", ".hg", ".bzr", ".jj", ".sl")
 _WALK = (
     "--hidden",
     "--null",

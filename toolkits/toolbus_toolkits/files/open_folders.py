@@ -16,9 +16,9 @@ from typing import TypeAlias
 
 from toolbus import ToolContext
 from toolbus_toolkits.files.reached import ReachedFiles
-from toolbus_toolkits.files.ripgrep import MAX_DEPTH
 from toolbus_toolkits.workspace import Location, SensitivePaths
 from toolbus_toolkits.workspace.locating import READ, STEP
+from toolbus_toolkits.workspace.watched_tree import MAX_DEPTH
 
 __all__ = ["NewestFiles", "SearchedFolder", "SecretNames", "close_files", "open_files"]
 

@@ -25,10 +25,8 @@ from toolbus_toolkits.launcher import (
     run_command,
 )
 
-__all__ = ["MAX_DEPTH", "Ripgrep", "running_ripgrep"]
+__all__ = ["Ripgrep", "running_ripgrep"]
 
-MAX_DEPTH = 64
-"""So many folders deep files are found: each folder on the way is held open here."""
 _MAX_WAITING_BYTES = 1024 * 1024
 """What rg has written and nobody has taken yet; beyond it, rg waits."""
 # After less than so many bytes, so long is waited for more: rg writes each name by itself, and to

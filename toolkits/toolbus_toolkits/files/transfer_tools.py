@@ -28,8 +28,9 @@ from toolbus_toolkits.files.reached import Path, ReachedFiles, Token, cancelled,
 from toolbus_toolkits.files.reading import MAX_UNKNOWN_BYTES
 from toolbus_toolkits.files.seen import Seen
 from toolbus_toolkits.files.text import token_hash
-from toolbus_toolkits.files.watching import Watch, WatchedChange
+from toolbus_toolkits.files.watching import Watch
 from toolbus_toolkits.workspace import Draft, Location
+from toolbus_toolkits.workspace.watched_tree import WatchedChange
 
 __all__ = ["PutResult", "TransferTools", "Upload"]
 
