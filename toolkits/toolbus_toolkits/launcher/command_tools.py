@@ -18,6 +18,11 @@ class CommandTools:
     started: int = 0
     """How many of the tools are started."""
 
+    async def probe(self) -> None:
+        """Raise `SandboxUnavailable` if nothing confines the commands as they have to be."""
+        if self.sandbox is not None:
+            await self.sandbox.probe()
+
     async def end_all(self) -> None:
         """End what goes on."""
         raise NotImplementedError
@@ -33,8 +38,7 @@ class CommandTool(FunctionTool):
 
         Raises `SandboxUnavailable` if nothing confines commands as they have to be.
         """
-        if self.group.sandbox is not None:
-            await self.group.sandbox.probe()
+        await self.group.probe()
         self.group.started += 1
 
     async def stop(self) -> None:

@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from typing_extensions import TypedDict
 
@@ -28,6 +28,8 @@ __all__ = [
     "MAX_DEPTH",
     "VERSION_CONTROL",
     "EventsLost",
+    "Kind",
+    "NotedChanges",
     "Notice",
     "WaitingChanges",
     "WatchedChange",
@@ -46,6 +48,13 @@ Notice: TypeAlias = Literal["watching", "missed"]
 
 # A path and whether it is a folder. `gone` is a folder that came and left: it is not reported.
 _Waiting: TypeAlias = "dict[tuple[str, bool], Kind | Literal['gone']]"
+
+
+class NotedChanges(Protocol):
+    """Gets what changes."""
+
+    def note(self, path: str, change: Kind, *, is_folder: bool) -> None:
+        """Add a change; see `WaitingChanges`."""
 
 
 class WatchedChange(TypedDict):
@@ -222,11 +231,13 @@ class WatchedTree:
         only: The name of the file in it that is watched alone.
         changes: Gets what changes.
 
+    `handle` and `scan` go on with it piece by piece, or `catch_up` as a whole.
+
     Raises `ToolFailed` if this user watches too much, and what `open_top` raises.
     """
 
     def __init__(
-        self, open_top: Callable[[], int], only: str | None, changes: WaitingChanges
+        self, open_top: Callable[[], int], only: str | None, changes: NotedChanges
     ) -> None:
         self._open_top = open_top
         self._top: int | None = None
@@ -276,6 +287,16 @@ class WatchedTree:
             os.stat(self._only, dir_fd=top, follow_symlinks=False)
             self._learn(self._root, self._only)
         self._close_top()
+
+    def catch_up(self) -> None:
+        """Note all that has changed until now, and watch the folders that have come.
+
+        Raises `EventsLost` and `ToolFailed`.
+        """
+        while (events := self.inotify.read()) or self.to_scan:
+            self.handle(events)
+            if self.to_scan:
+                self.scan()
 
     def check(self) -> None:
         """Look whether the folder was moved before that would be noticed; raise as `open_top`."""
