@@ -45,6 +45,8 @@ _MAX_TEXT_CHARS = 20_000
 """Of a hover: some generated types fill pages."""
 _MAX_MESSAGE_CHARS = 2_000
 
+_NO_ANSWER = "the language server's answer is not of its protocol"
+
 Severity: TypeAlias = Literal["error", "warning", "information", "hint"]
 
 _structured = get_converter().structure
@@ -200,8 +202,7 @@ def _read_as(shape: Any, result: Any) -> Any:
     try:
         return _structured({"jsonrpc": "2.0", "id": 0, "result": result}, shape).result
     except (BaseValidationError, StructureHandlerNotFoundError, ValueError, TypeError, KeyError):
-        text = "the language server's answer is not of its protocol"
-        raise failure("server_error", text) from None
+        raise failure("server_error", _NO_ANSWER) from None
 
 
 def _first(result: Any) -> tuple[Any, bool]:
@@ -242,7 +243,9 @@ def _text_of(part: Any) -> str:
         return part
     if isinstance(part, types.MarkupContent):
         return part.value
-    return f"```{part.language}\n{part.value}\n```"
+    if isinstance(part, types.MarkedStringWithLanguage):
+        return f"```{part.language}\n{part.value}\n```"
+    raise failure("server_error", _NO_ANSWER)
 
 
 def symbols_result(

@@ -83,7 +83,7 @@ class LanguageServer:
         self.diagnostics: dict[str, list[Any]] = {}
         """What it has told last, by URI."""
         self.published: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
-        """By URI: set whenever it tells diagnostics."""
+        """By URI: set whenever it tells diagnostics, and when it will tell none."""
 
     async def initialize(self) -> None:
         """Begin the session. Raises `ServerEnded`, `ServerError` and `TimeoutError`."""
@@ -172,6 +172,9 @@ class LanguageServer:
         for future in self._asked.values():
             if not future.done():
                 future.set_exception(ServerEnded())
+        self._wake()
+
+    def _wake(self) -> None:
         for event in self.published.values():
             event.set()
 
@@ -231,6 +234,7 @@ class LanguageServer:
         for each in found if isinstance(found, list) else []:
             if isinstance(each, dict) and each.get("method") == "textDocument/diagnostic":
                 self.pulls_diagnostics = True
+                self._wake()
 
     def _workspace_folders(self, _: dict[str, Any]) -> Any:
         return [self._folder]

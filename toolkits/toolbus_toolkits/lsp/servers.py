@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shlex
+import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
@@ -100,6 +101,7 @@ class Servers:
         self._variables = command_environment(config.env, config.inherit)
         self._named = config.commands()
         self._slots: dict[Key, _Slot] = {}
+        self._lock = threading.Lock()  # calls are assessed on other threads than they are run on
         # Calls that were allowed because their servers ran; by who asks, and the id of the call.
         self._judged = LastUsed[tuple[Asker, str], None](_MAX_JUDGED)
 
@@ -145,9 +147,11 @@ class Servers:
 
     def judge(self, context: ToolContext, *, may_start: bool) -> None:
         """Note whether a call may start a server."""
-        self._judged.pop((asker_of(context), context.call_id), None)
-        if not may_start:
-            self._judged[asker_of(context), context.call_id] = None
+        with self._lock:
+            self._judged.pop((asker_of(context), context.call_id), None)
+            # By a question of another participant it is not known which call will follow.
+            if context.call_id and not may_start:
+                self._judged[asker_of(context), context.call_id] = None
 
     async def probe(self) -> Backend | None:
         """Return what confines servers. Raises `SandboxUnavailable` if nothing can."""

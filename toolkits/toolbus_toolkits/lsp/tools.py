@@ -98,23 +98,17 @@ class LspTools(CommandTools):
         return await THREADS.run(locations_result, self.files, symbol, found)
 
     async def _references(
-        self,
-        context: ToolContext,
-        path: Path,
-        line: Number,
-        column: Number,
-        include_declaration: bool = True,
+        self, context: ToolContext, path: Path, line: Number, column: Number
     ) -> LocationsResult:
-        """Find where a name is used in the project, at most 200 places.
+        """Find where a name is defined and used in the project, at most 200 places.
 
         Args:
             context: The call.
             path: A file with the name.
             line: The line of the name, from 1 on.
             column: A column of the name in its line, from 1 on.
-            include_declaration: Whether the place where it is defined is one of them.
         """
-        options = {"context": {"includeDeclaration": include_declaration}}
+        options = {"context": {"includeDeclaration": True}}
         method = "textDocument/references"
         symbol, found = await self._at(context, path, line, column, method, options)
         return await THREADS.run(locations_result, self.files, symbol, found)
@@ -148,7 +142,9 @@ class LspTools(CommandTools):
             nonlocal document
             document = _required(opened)
             if not server.pulls_diagnostics:
-                return await _published(server, documents, document)
+                found = await _published(server, documents, document)
+                if not server.pulls_diagnostics:
+                    return found
             params = {"textDocument": {"uri": document.uri}}
             report = await server.ask("textDocument/diagnostic", params)
             return report.get("items") if isinstance(report, dict) else None
@@ -319,7 +315,7 @@ async def _published(server: LanguageServer, documents: Documents, document: Doc
         text = f"the language server has told nothing of the file in {_MAX_PUBLISH_S:.0f} s"
         raise ToolFailed(text, retryable=True, details={"reason": "timeout"}) from None
     with suppress(TimeoutError):
-        while not server.has_ended:
+        while not (server.has_ended or server.pulls_diagnostics):
             told.clear()
             async with asyncio.timeout(_SETTLED_S):
                 await told.wait()
