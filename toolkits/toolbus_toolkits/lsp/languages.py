@@ -10,6 +10,7 @@ from pathlib import Path
 
 __all__ = [
     "DEFAULTS",
+    "INITIALIZATION_OPTIONS",
     "LANGUAGES",
     "default_server",
     "found_program",
@@ -52,6 +53,11 @@ LANGUAGES: dict[str, dict[str, str]] = {
     "zig": {".zig": "zig"},
 }
 
+INITIALIZATION_OPTIONS = {
+    # By default a second process answers while the project is read, and knows no other file.
+    "typescript-language-server": {"tsserver": {"useSyntaxServer": "never"}},
+}
+"""What servers get at their start, by the names of their programs."""
 DEFAULTS = {
     "python": ("pyright-langserver", "--stdio"),
     "typescript": ("typescript-language-server", "--stdio"),

@@ -85,8 +85,11 @@ class LanguageServer:
         self.published: dict[str, asyncio.Event] = defaultdict(asyncio.Event)
         """By URI: set whenever it tells diagnostics, and when it will tell none."""
 
-    async def initialize(self) -> None:
-        """Begin the session. Raises `ServerEnded`, `ServerError` and `TimeoutError`."""
+    async def initialize(self, options: Mapping[str, Any] | None) -> None:
+        """Begin the session, with the server's own options.
+
+        Raises `ServerEnded`, `ServerError` and `TimeoutError`.
+        """
         async with asyncio.timeout(_INITIALIZE_S):
             answer = await self.ask(
                 "initialize",
@@ -96,6 +99,7 @@ class LanguageServer:
                     "rootUri": self._folder["uri"],
                     "workspaceFolders": [self._folder],
                     "capabilities": _CAPABILITIES,
+                    "initializationOptions": options,
                 },
             )
         found = answer.get("capabilities") if isinstance(answer, dict) else None
@@ -258,9 +262,18 @@ _ANSWERS: dict[str, Callable[[LanguageServer, dict[str, Any]], Any]] = {
 
 @asynccontextmanager
 async def running_server(
-    program: Program, root: str, settings: Mapping[str, Any]
+    program: Program,
+    root: str,
+    settings: Mapping[str, Any],
+    options: Mapping[str, Any] | None = None,
 ) -> AsyncIterator[LanguageServer]:
     """Run a language server until the end of the block.
+
+    Args:
+        program: What is started.
+        root: The folder that it knows; a real path.
+        settings: What it gets when it asks for settings, by section.
+        options: What it gets at its start, in a form of its own.
 
     Raises `LaunchFailed` if it cannot be started, or does not begin the session.
     """
@@ -269,7 +282,7 @@ async def running_server(
         reading = asyncio.create_task(server.read())
         try:
             try:
-                await server.initialize()
+                await server.initialize(options)
             except ServerEnded:
                 raise LaunchFailed(f"it has not begun: {server.ending()}") from None
             except ServerError as error:

@@ -23,6 +23,7 @@ from toolbus_toolkits.lsp.config import LspConfig
 from toolbus_toolkits.lsp.documents import THREADS, ChangesLost, Document, Documents
 from toolbus_toolkits.lsp.languages import (
     DEFAULTS,
+    INITIALIZATION_OPTIONS,
     LANGUAGES,
     default_server,
     found_program,
@@ -217,7 +218,8 @@ class Servers:
             slot.documents = await THREADS.run(Documents, self._files, *key, undo=Documents.close)
             slot.stack.callback(slot.documents.close)
             program = await THREADS.run(self._program, *key)
-            running = running_server(program, key[0], self._settings(key))
+            options = INITIALIZATION_OPTIONS.get(os.path.basename(program.command))
+            running = running_server(program, key[0], self._settings(key), options)
             slot.server = await slot.stack.enter_async_context(running)
         except (LaunchFailed, SandboxUnavailable) as error:
             slot.note_end(str(error))
