@@ -26,6 +26,7 @@ from toolbus import (
     builder_of,
 )
 from toolbus.concurrency.worker_threads import WorkerThreads
+from toolbus.permissions.rule import RuleBehavior
 from toolbus.scaffolds import scaffold
 from toolbus_server.testing import room_of
 from toolbus_toolkits.codegen import Codegen, codegen
@@ -68,7 +69,7 @@ async def test_what_is_written_is_filled_by_edits(way: Way, tmp_path: Path) -> N
         for kind in ("toolkit", "tool", "agent", "workflow", "skill"):
             path = f"made/{kind}"
             written = await call("codegen.write", target=kind, name="my-own", path=path)
-            expected = scaffold(kind, "my-own")  # type: ignore[arg-type]  # one of them
+            expected = scaffold(kind, "my-own")
             assert {file["path"] for file in written["files"]} == {f"{path}/{e}" for e in expected}
             for file, text in zip(written["files"], expected.values(), strict=True):
                 assert (tmp_path / file["path"]).read_text() == file["text"] == text
@@ -165,7 +166,8 @@ async def test_an_error_names_the_files_that_were_made_before(
     assert sorted(os.listdir(root / "new")) == ["own.py", "test_own.py"]
 
 
-RULE = Rule(behavior="allow", tool="codegen", match="src/**")
+def rules(behavior: RuleBehavior, match: str) -> Permissions:
+    return Permissions(rules=[Rule(behavior=behavior, tool="codegen", match=match)])
 
 
 @pytest.mark.parametrize(
@@ -178,9 +180,11 @@ RULE = Rule(behavior="allow", tool="codegen", match="src/**")
         (Permissions(mode="accept_edits"), "src", "", "ok"),
         (Permissions(mode="accept_edits"), ".git", "it says what git does", "ok"),
         (Permissions(mode="explore"), "src", "", "denied"),
-        (Permissions(rules=[RULE]), "src", "", "ok"),
-        (Permissions(rules=[RULE]), ".", "makes `own.py`, with ", "ok"),
-        (Permissions(rules=[Rule(behavior="deny", match="test_*.py")]), "src", "", "denied"),
+        (rules("allow", "src/**"), "src", "", "ok"),
+        (rules("allow", "src/**"), ".", "makes `own.py`, with ", "ok"),
+        (rules("allow", "src/own.py"), "src", "makes `src/own.py`, with ", "ok"),
+        (rules("allow", ".git/**"), ".git", "it says what git does", "ok"),
+        (rules("deny", "test_*.py"), "src", "", "denied"),
     ],
 )
 async def test_it_is_asked_about_as_files_are(
