@@ -91,7 +91,7 @@ def with_install_line(text: str) -> str:
     return _INSTALL.sub(lambda found: install_line([found[1]]), text)
 
 
-PANELS = ("Run", "Use", "See", "Rights", "Connect", "More")
+PANELS = ("Run", "Use", "See", "Rights", "More")
 """The panels of `toolbus --help`, in their order."""
 LACKING = "Not installed"
 """The panel after them: commands that lack an extra, each with the line that installs it."""
@@ -198,13 +198,23 @@ OWN_COMMANDS: Mapping[str, OwnCommand] = MappingProxyType(
             "toolbus.cli.commands.admin:admin",
             "Administer rooms.",
         ),
+        "init": OwnCommand(
+            "More",
+            "toolbus.cli.commands.new:init",
+            "Write a project to begin with: a toolkit, its test, settings.",
+        ),
+        "new": OwnCommand(
+            "More",
+            "toolbus.cli.commands.new:new",
+            "Write a toolkit, tool, agent, skill or workflow to begin with.",
+        ),
         "context": OwnCommand(
-            "Connect",
+            "More",
             "toolbus.cli.commands.context:context",
             "Name sets of settings, such as server and room; choose one.",
         ),
         "mcp": OwnCommand(
-            "Connect",
+            "More",
             "toolbus_gateway.mcp_commands:mcp",
             "For editors; to host MCP servers: `toolbus host mcp`.",
             ("gateway",),

@@ -53,7 +53,8 @@ class Page:
 @cache
 def pages() -> tuple[Page, ...]:
     """Find README.md and every page of docs/."""
-    return tuple(Page(path) for path in (ROOT / "README.md", *sorted(DOCS.rglob("*.md"))))
+    found = (path for path in DOCS.rglob("*.md") if EXAMPLES not in path.parents)
+    return tuple(Page(path) for path in (ROOT / "README.md", *sorted(found)))
 
 
 @cache

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from toolbus import Toolkit
 from toolbus.bounded_logging import bounded_logger
 from toolbus_toolkits.files.assessing import Assessor
-from toolbus_toolkits.files.reached import FilesConfig, ReachedFiles
+from toolbus_toolkits.files.reached import FilesConfig, ReachedFiles, RootsConfig
 from toolbus_toolkits.files.reading import ReadResult
 from toolbus_toolkits.files.search_tools import (
     Entry,
@@ -43,6 +43,7 @@ __all__ = [
     "ListResult",
     "PutResult",
     "ReadResult",
+    "RootsConfig",
     "WatchedChange",
     "files",
 ]
@@ -94,7 +95,13 @@ class Files(Toolkit):
         config = FilesConfig.model_validate(options)
         reached = ReachedFiles(config)
         assessor = Assessor(reached)
-        groups = [kind(reached, assessor) for kind in (TextTools, SearchTools, TransferTools)]
+        self.text_tools = TextTools(reached, assessor)
+        """For toolkits that write through this one, with its questions."""
+        groups: list[TextTools | SearchTools | TransferTools] = [
+            self.text_tools,
+            SearchTools(reached, assessor),
+            TransferTools(reached, assessor),
+        ]
         tools = [tool for group in groups for tool in group.reading]
         if not read_only:
             tools += (tool for group in groups for tool in group.writing)
@@ -112,7 +119,8 @@ class Files(Toolkit):
             policy=policy,
         )
         self.workdirs = reached.roots.folders
-        self._changes_files = not read_only
+        self.changes_files = not read_only
+        """Whether it offers the tools that change files."""
 
     @asynccontextmanager
     async def hosting(self, room: Any) -> AsyncIterator[None]:
@@ -122,7 +130,7 @@ class Files(Toolkit):
                 "toolkit %s has no policy: whoever may call it %s any file below its roots, also"
                 " those with secrets; `toolbus host --policy FILE` limits that",
                 self.name,
-                "changes" if self._changes_files else "reads",
+                "changes" if self.changes_files else "reads",
             )
         yield
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -28,7 +28,7 @@ from toolbus.chunks.file_io import FILE_THREADS
 from toolbus.permissions.plain import MAX_PREVIEW_BYTES
 from toolbus.untrusted_text import SHOWN_CHARS, one_line, shortened
 from toolbus_toolkits.callers import PerCallerSemaphore
-from toolbus_toolkits.files.changes import Change
+from toolbus_toolkits.files.changes import Change, Making
 from toolbus_toolkits.files.indexing import FileFilter, files_read
 from toolbus_toolkits.files.planning import planned
 from toolbus_toolkits.files.reached import ReachedFiles
@@ -175,6 +175,23 @@ class Assessor:
     def writing(self, context: ToolContext, path: str) -> Assessment:
         """Return the assessment of a call that writes one file as a whole."""
         return self.changing(context, path, None, None)
+
+    def making(self, context: ToolContext, texts: Mapping[str, str]) -> Assessment:
+        """Return the assessment of a call that makes several files, by their paths."""
+        files = [self.changing(context, path, Making(text), None) for path, text in texts.items()]
+        suggestions = {file.suggestions for file in files}
+        return Assessment(
+            "deny" if any(file.behavior == "deny" for file in files) else "ask",
+            immune=any(file.immune for file in files),
+            within_workdir=all(file.within_workdir for file in files),
+            message="; ".join(file.message for file in files),
+            preview="\n".join(file.preview for file in files if file.preview),
+            # Those of one file would not cover the others.
+            suggestions=suggestions.pop() if len(suggestions) == 1 else (),
+            matches=tuple(dict.fromkeys(chain.from_iterable(file.matches for file in files))),
+            parts=tuple(chain.from_iterable(file.parts for file in files)),
+            uncertain=tuple(dict.fromkeys(chain.from_iterable(file.uncertain for file in files))),
+        )
 
     def changing(
         self, context: ToolContext, path: str, change: Change | None, token: str | None

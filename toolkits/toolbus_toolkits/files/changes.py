@@ -88,6 +88,11 @@ class Writing:
 
 
 @dataclass(frozen=True, slots=True)
+class Making(Writing):
+    """Writes the text of a file that is not there; one that is there is not replaced."""
+
+
+@dataclass(frozen=True, slots=True)
 class Inserting:
     """Inserts lines."""
 

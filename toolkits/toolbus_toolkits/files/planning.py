@@ -13,7 +13,7 @@ from typing import NamedTuple
 from toolbus import ToolContext
 from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.untrusted_text import one_line
-from toolbus_toolkits.files.changes import MAX_FILE_BYTES, Change
+from toolbus_toolkits.files.changes import MAX_FILE_BYTES, Change, Making
 from toolbus_toolkits.files.diffs import Block, lines_of, unified_diff
 from toolbus_toolkits.files.reached import ReachedFiles, failure
 from toolbus_toolkits.files.seen import Seen, Span
@@ -90,6 +90,8 @@ def planned(
         before = None
         text = None
         seen = None
+        if location.status is not None and isinstance(change, Making):
+            raise failure("exists", f"{name} is there already, and is not replaced")
         if location.status is not None:
             before = _bytes_of(location, name)
             try:

@@ -31,11 +31,11 @@ from toolbus_toolkits.workspace import (
     located,
 )
 
-__all__ = ["FilesConfig", "Path", "ReachedFiles", "Token", "cancelled", "failure"]
+__all__ = ["FilesConfig", "Path", "ReachedFiles", "RootsConfig", "Token", "cancelled", "failure"]
 
 
-class FilesConfig(BaseModel, frozen=True, extra="forbid"):
-    """Which folders the toolkit `files` reaches, and what it does there.
+class RootsConfig(BaseModel, frozen=True, extra="forbid"):
+    """Which folders a toolkit reaches.
 
     Raises `ValidationError` if a folder does not exist.
     """
@@ -45,9 +45,6 @@ class FilesConfig(BaseModel, frozen=True, extra="forbid"):
     )
     further_roots: Annotated[tuple[pathlib.Path, ...], OperatorOnly] = Field(
         (), description="Further folders, whose files are reached by absolute paths."
-    )
-    read_only: Annotated[bool, OperatorOnly] = Field(
-        False, description="Offer only the tools that change nothing."
     )
     additional_dangerous_files: Annotated[tuple[str, ...], OperatorOnly] = Field(
         (), description="Further files that a person decides about, with * and ?."
@@ -76,6 +73,17 @@ class FilesConfig(BaseModel, frozen=True, extra="forbid"):
     @classmethod
     def _must_be_folders(cls, roots: tuple[pathlib.Path, ...]) -> tuple[pathlib.Path, ...]:
         return tuple(map(cls._must_be_a_folder, roots))
+
+
+class FilesConfig(RootsConfig, frozen=True, extra="forbid"):
+    """Which folders the toolkit `files` reaches, and what it does there.
+
+    Raises `ValidationError` if a folder does not exist.
+    """
+
+    read_only: Annotated[bool, OperatorOnly] = Field(
+        False, description="Offer only the tools that change nothing."
+    )
 
 
 _MAX_WHOLE = 8
@@ -110,7 +118,7 @@ def _check_new(path: str) -> None:
 class ReachedFiles:
     """The files that one toolkit reaches."""
 
-    def __init__(self, config: FilesConfig) -> None:
+    def __init__(self, config: RootsConfig) -> None:
         self.roots = Roots([config.root, *config.further_roots])
         self.sensitive = ProgramPaths(
             self.roots,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from functools import partial
 from typing import Annotated
 
 from pydantic import Field
@@ -13,12 +16,12 @@ from toolbus import Assessment, FileChunk, FunctionTool, Tool, ToolContext, Tool
 from toolbus.chunks.file_io import FILE_THREADS
 from toolbus_toolkits.callers import Commit
 from toolbus_toolkits.files.assessing import Assessor
-from toolbus_toolkits.files.changes import Change, Editing, Inserting, Writing
+from toolbus_toolkits.files.changes import Change, Editing, Inserting, Making, Writing
 from toolbus_toolkits.files.planning import CHANGE_THREADS, Plan, planned
 from toolbus_toolkits.files.reached import Path, ReachedFiles, Token, failure
 from toolbus_toolkits.files.reading import ReadResult, read_file
 from toolbus_toolkits.files.text import MAX_SHOWN_CHARS
-from toolbus_toolkits.workspace import replaced
+from toolbus_toolkits.workspace import Location, replaced
 
 __all__ = ["ChangeResult", "TextTools"]
 
@@ -166,43 +169,88 @@ class TextTools:
     ) -> Assessment:
         return self._assessor.changing(context, path, Inserting(line, text), token)
 
+    async def make(self, context: ToolContext, texts: Mapping[str, str]) -> dict[str, str]:
+        """Make files that are not there, by their paths; return the version of each.
+
+        For tools of other toolkits. All of them are checked before the first is made. Raises
+        `ToolFailed`, which says what was made if that is not nothing.
+        """
+        made = await self._change_all(context, {path: Making(texts[path]) for path in texts}, None)
+        return {path: plan.token for path, plan in made.items()}
+
+    def assess_make(self, context: ToolContext, texts: Mapping[str, str]) -> Assessment:
+        """Return the assessment of a call that makes files, by their paths."""
+        return self._assessor.making(context, texts)
+
     async def _change(
         self, context: ToolContext, path: str, change: Change, token: str | None
     ) -> ChangeResult:
+        plan = (await self._change_all(context, {path: change}, token))[path]
+        return ChangeResult(token=plan.token, diff=plan.diff)
+
+    async def _change_all(
+        self, context: ToolContext, changes: Mapping[str, Change], token: str | None
+    ) -> dict[str, Plan]:
+        """Change files, and return what was made of each, by its path."""
         self._files.seen.prepare(context)
         commit = Commit()
+        done: dict[str, Plan] = {}
+        work = partial(self._change_now, context, changes, token, commit, done)
         try:
-            plan = await CHANGE_THREADS.run(self._change_now, context, path, change, token, commit)
-        except ToolFailed as error:  # the file is as it was
-            error.executed = "no"
-            context.refuse(error)
-            raise
+            await CHANGE_THREADS.run(work)
+        except ToolFailed as error:  # this file is as it was, and so are those behind it
+            if not done:
+                error.executed = "no"
+                context.refuse(error)
+                raise
+            context.enter()
+            text = f"{error.message}; made before that: {', '.join(done)}"
+            raise ToolFailed(text, details=error.details) from None
         except asyncio.CancelledError:
             if commit.give_up():
                 context.enter()
             raise
         context.enter()
-        return ChangeResult(token=plan.token, diff=plan.diff)
+        return done
 
     def _change_now(
-        self, context: ToolContext, path: str, change: Change, token: str | None, commit: Commit
-    ) -> Plan:
-        with self._files.at(path, context) as location:
-            plan = planned(
-                self._files, context, location, change, token=token, max_diff_chars=MAX_SHOWN_CHARS
-            )
+        self,
+        context: ToolContext,
+        changes: Mapping[str, Change],
+        token: str | None,
+        commit: Commit,
+        done: dict[str, Plan],
+    ) -> None:
+        with ExitStack() as stack:
+            planned_changes: list[tuple[str, Location, Plan]] = []
+            for path, change in changes.items():
+                location = stack.enter_context(self._files.at(path, context))
+                with self._files.failing(path):
+                    plan = planned(
+                        self._files,
+                        context,
+                        location,
+                        change,
+                        token=token,
+                        max_diff_chars=MAX_SHOWN_CHARS,
+                    )
+                planned_changes.append((path, location, plan))
+            for path, location, plan in planned_changes:
+                with self._files.failing(path):
+                    self._write_planned(location, plan, commit)
+                self._files.seen.replace(context, location.path, plan.seen)
+                done[path] = plan
 
-            def check(descriptor: int | None) -> None:
-                if not _is_still(plan.before, descriptor):
-                    name = self._files.name_of(location)
-                    text = f"{name} was changed by another one meanwhile: read it again"
-                    raise failure("changed", text)
-                commit.begin()
+    def _write_planned(self, location: Location, plan: Plan, commit: Commit) -> None:
+        def check(descriptor: int | None) -> None:
+            if not _is_still(plan.before, descriptor):
+                name = self._files.name_of(location)
+                text = f"{name} was changed by another one meanwhile: read it again"
+                raise failure("changed", text)
+            commit.begin()
 
-            if plan.data != plan.before:
-                replaced(location, plan.data, check)
-            self._files.seen.replace(context, location.path, plan.seen)
-            return plan
+        if plan.data != plan.before:
+            replaced(location, plan.data, check)
 
 
 def _is_still(before: bytes | None, descriptor: int | None) -> bool:
