@@ -16,7 +16,7 @@ from pydantic import Field
 from toolbus import Assessment, ToolContext, ToolFailed
 from toolbus_toolkits.callers import seconds_to_answer
 from toolbus_toolkits.files.assessing import Assessor
-from toolbus_toolkits.files.reached import FilesConfig, Path, ReachedFiles, failure
+from toolbus_toolkits.files.reached import Path, ReachedFiles, RootsConfig, failure
 from toolbus_toolkits.launcher.command_tools import CommandTool, CommandTools
 from toolbus_toolkits.lsp.answers import (
     DiagnosticsResult,
@@ -53,7 +53,7 @@ class LspTools(CommandTools):
     """The tools of one toolkit. Raises `ValueError` if a folder does not exist."""
 
     def __init__(self, config: LspConfig) -> None:
-        reached = FilesConfig(root=config.workdir, further_roots=config.further_roots)
+        reached = RootsConfig(root=config.workdir, further_roots=config.further_roots)
         self.files = ReachedFiles(reached)
         self.servers = Servers(self.files, config)
         self._assessor = Assessor(self.files)
