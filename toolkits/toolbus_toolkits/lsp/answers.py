@@ -218,11 +218,11 @@ def locations_result(files: ReachedFiles, symbol: str, result: Any) -> Locations
     found = _read_as(types.DefinitionResponse, first) or []
     lines = _Lines(files)
     places = []
-    for each in found if isinstance(found, list | tuple) else [found]:
-        if isinstance(each, types.LocationLink):
-            place = lines.place(each.target_uri, each.target_selection_range.start)
+    for location in found if isinstance(found, list | tuple) else [found]:
+        if isinstance(location, types.LocationLink):
+            place = lines.place(location.target_uri, location.target_selection_range.start)
         else:
-            place = lines.place(each.uri, each.range.start)
+            place = lines.place(location.uri, location.range.start)
         if place not in places:
             places.append(place)
     return LocationsResult(symbol=symbol, locations=places, truncated=is_cut)
@@ -272,20 +272,20 @@ def symbols_result(
 
 def _symbols(lines: _Lines, document: Document | None, result: Any) -> Iterator[Symbol]:
     shape = types.WorkspaceSymbolResponse if document is None else types.DocumentSymbolResponse
-    left = [("", each) for each in reversed(_read_as(shape, result) or [])]
+    left = [("", symbol) for symbol in reversed(_read_as(shape, result) or [])]
     while left:
-        container, each = left.pop()
-        if isinstance(each, types.DocumentSymbol):
+        container, symbol = left.pop()
+        if isinstance(symbol, types.DocumentSymbol):
             assert document is not None
-            place = lines.place(document.uri, each.selection_range.start)
-            left += [(each.name, inner) for inner in reversed(each.children or [])]
+            place = lines.place(document.uri, symbol.selection_range.start)
+            left += [(symbol.name, inner) for inner in reversed(symbol.children or [])]
         else:
-            container = each.container_name or ""
-            place = lines.place(each.location.uri, _start_of(each.location), each.name)
+            container = symbol.container_name or ""
+            place = lines.place(symbol.location.uri, _start_of(symbol.location), symbol.name)
         yield Symbol(
             **place,
-            name=one_line(each.name, _MAX_LINE_CHARS),
-            kind=_kind(each.kind),
+            name=one_line(symbol.name, _MAX_LINE_CHARS),
+            kind=_kind(symbol.kind),
             container=one_line(container, _MAX_LINE_CHARS),
         )
 
@@ -309,14 +309,15 @@ def diagnostics_result(files: ReachedFiles, document: Document, items: Any) -> D
     found = _read_as(types.DocumentDiagnosticResponse, report).items
     lines = _Lines(files)
     # Without a severity it is for the client to choose one.
-    ordered = sorted(
-        found,
-        key=lambda each: (each.severity or 1, each.range.start.line, each.range.start.character),
-    )
+    ordered = sorted(found, key=lambda item: (item.severity or 1, _place_of(item.range.start)))
     return DiagnosticsResult(
-        diagnostics=[_diagnostic(lines, document.uri, each) for each in ordered[:MAX_RESULTS]],
+        diagnostics=[_diagnostic(lines, document.uri, item) for item in ordered[:MAX_RESULTS]],
         truncated=len(ordered) > MAX_RESULTS,
     )
+
+
+def _place_of(position: types.Position) -> tuple[int, int]:
+    return position.line, position.character
 
 
 def _diagnostic(lines: _Lines, uri: str, found: types.Diagnostic) -> Diagnostic:

@@ -108,6 +108,6 @@ def program_folders(program: str) -> Iterable[str]:
         yield os.fspath(folder)
         if (folder.parent / "pyvenv.cfg").is_file():
             yield os.fspath(folder.parent)
-        above = next((each for each in folder.parents if each.name == "node_modules"), None)
-        if above is not None:
-            yield os.fspath(above)
+        for above in folder.parents:
+            if above.name == "node_modules":
+                yield os.fspath(above)

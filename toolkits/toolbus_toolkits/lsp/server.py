@@ -235,8 +235,9 @@ class LanguageServer:
 
     def _register(self, params: dict[str, Any]) -> None:
         found = params.get("registrations")
-        for each in found if isinstance(found, list) else []:
-            if isinstance(each, dict) and each.get("method") == "textDocument/diagnostic":
+        for registration in found if isinstance(found, list) else []:
+            method = registration.get("method") if isinstance(registration, dict) else None
+            if method == "textDocument/diagnostic":
                 self.pulls_diagnostics = True
                 self._wake()
 

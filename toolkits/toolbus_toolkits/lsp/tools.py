@@ -305,20 +305,20 @@ def _word_at(text: str, column: int) -> str:
 
 async def _published(server: LanguageServer, documents: Documents, document: Document) -> list[Any]:
     """Return the diagnostics of a server that tells them by itself, for the text as it is now."""
-    told = server.published[document.uri]
-    told.clear()
+    published = server.published[document.uri]
+    published.clear()
     documents.repeat(server, document.path)
     try:
         async with asyncio.timeout(_MAX_PUBLISH_S):
-            await told.wait()
+            await published.wait()
     except TimeoutError:
         text = f"the language server has told nothing of the file in {_MAX_PUBLISH_S:.0f} s"
         raise ToolFailed(text, retryable=True, details={"reason": "timeout"}) from None
     with suppress(TimeoutError):
         while not (server.has_ended or server.pulls_diagnostics):
-            told.clear()
+            published.clear()
             async with asyncio.timeout(_SETTLED_S):
-                await told.wait()
+                await published.wait()
     if server.has_ended:
         raise ServerEnded
     return server.diagnostics.get(document.uri, [])
