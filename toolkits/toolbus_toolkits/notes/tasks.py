@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import BaseModel, Field, JsonValue, ValidationError
+from typing_extensions import TypedDict
 
 from toolbus import AgentState, ToolContext, ToolFailed, tool
 from toolbus.chunks.json_values import cut
@@ -52,8 +52,7 @@ class Task(BaseModel, frozen=True, extra="allow"):
     """JSON values for programs."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskLine:
+class TaskLine(TypedDict):
     """A task in the list of all."""
 
     id: str
@@ -84,14 +83,16 @@ class _TaskNotes(Shape):
 
     def get(self, name: str) -> Task:
         """Return a task without what it blocks. Raises `ToolFailed` for another shape."""
+        stored = self.tasks[name]
+        if isinstance(stored, dict):
+            stored = {**stored, "id": name, "blocks": []}
         try:
-            task = Task.model_validate(self.tasks[name])
+            return Task.model_validate(stored)
         except ValidationError as error:
             raise ToolFailed(
                 f"task {name} is stored in another shape: {fault_of(error)}; only"
                 ' status="deleted" can change it'
             ) from None
-        return task.model_copy(update={"id": name, "blocks": []})
 
     def whole(self, name: str) -> Task:
         """Return a task. Raises `ToolFailed` for another shape."""
@@ -138,11 +139,11 @@ class _TaskNotes(Shape):
             left = [name for name in blockers if name != blocker]
             self.tasks[blocked] = {**self.tasks[blocked], "blocked_by": left}
 
-    def waits_for(self, name: str) -> list[str]:
+    def waits_for(self, task: Task) -> list[str]:
         """Return the ids of the tasks that have to be completed before a task."""
         return [
             other
-            for other in self._blockers(name)
+            for other in task.blocked_by
             if other in self.tasks and self._stored(other, "status") != "completed"
         ]
 
@@ -150,7 +151,7 @@ class _TaskNotes(Shape):
         open_tasks = [task for task in map(self.get, self.tasks) if task.status != "completed"]
         lines = []
         for task in open_tasks[:_MAX_IN_PROMPT]:
-            waits = ", ".join(self.waits_for(task.id))
+            waits = ", ".join(self.waits_for(task))
             facts = f"{task.status}, waits for {waits}" if waits else task.status
             lines.append(f"- {task.id} ({facts}): {one_line(task.subject, SHOWN_CHARS)}")
         if len(open_tasks) > _MAX_IN_PROMPT:
@@ -290,7 +291,13 @@ class Tasks(NotesToolkit[_TaskNotes]):
 
         def look(notes: _TaskNotes) -> list[TaskLine]:
             return [
-                TaskLine(task.id, task.subject, task.status, task.owner, notes.waits_for(task.id))
+                TaskLine(
+                    id=task.id,
+                    subject=task.subject,
+                    status=task.status,
+                    owner=task.owner,
+                    waits_for=notes.waits_for(task),
+                )
                 for task in map(notes.get, notes.tasks)
                 if status in (None, task.status)
             ]
