@@ -270,16 +270,24 @@ async def test_files_are_not_listed_where_too_many_are(
     assert found["stderr"].startswith("[files are not listed")
 
 
+async def test_only_files_of_this_call_come_whatever_time_they_are_given(tmp_path: Path) -> None:
+    code = "import os\nopen('{}', 'w').close()\nos.utime('{}', (0, 0))"
+    async with turn_in_process(Python(tmp_path)) as turn:
+        for name in "abcdefgh":
+            result, _ = await turn.call("python.run", code=code.replace("{}", name), keep=True)
+            assert result["files"] == [name]
+
+
 async def test_a_link_in_the_place_of_a_written_file_is_not_followed(tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
     (work / ".env").write_text("secret")
     (work / "a").write_text("1")
-    after = written.snapshot(str(work))
+    paths = written.written_since(str(work), 0)
     (work / "a").unlink()
     (work / "a").symlink_to(".env")
-    assert after is not None
-    assert written.changed_files(str(work), {}, after) == ([".env", "a"], [], 0)
+    assert paths is not None
+    assert written.files_of(str(work), paths) == ([".env", "a"], [])
 
 
 def test_a_folder_in_whose_place_a_link_is_is_not_listed(tmp_path: Path) -> None:
