@@ -29,8 +29,8 @@ from toolbus import (
     ToolUse,
     Turn,
 )
-from toolbus_toolkits.launcher import output
-from toolbus_toolkits.python import Python, PythonConfig, python, sessions, written
+from toolbus_toolkits.launcher import LaunchFailed, output
+from toolbus_toolkits.python import Python, PythonConfig, python, sessions, tools, written
 
 Call = Callable[..., Coroutine[Any, Any, Any]]
 PYTHONS = sorted(Path("~/.pyenv/versions").expanduser().glob("3.*/bin/python3"))
@@ -358,15 +358,24 @@ async def test_a_program_that_is_not_python_is_named(
         with pytest.raises(ToolFailed, match=words) as raised:
             await _caller(tmp_path, interpreter=program)(code="1", keep=keep)
         assert raised.value.executed == "no"
+    with pytest.raises(LaunchFailed, match=words):
+        async with turn_hosted(Python(tmp_path, interpreter=program)):
+            pass
 
 
-async def test_an_interpreter_that_says_nothing_costs_no_more_than_the_time(tmp_path: Path) -> None:
+async def test_an_interpreter_that_says_nothing_costs_no_more_than_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     silent = tmp_path / "silent"
     silent.write_text("#!/bin/sh\nexec sleep 100\n")
     silent.chmod(0o755)
     with pytest.raises(ToolFailed, match="was not started in its time") as raised:
         await _caller(tmp_path, interpreter=silent)(code="1", timeout_s=0.5)
     assert raised.value.executed == "no"
+    monkeypatch.setattr(tools, "_MAX_START_S", 0.5)
+    with pytest.raises(LaunchFailed, match="silent was not ready"):
+        async with turn_hosted(Python(tmp_path, interpreter=silent)):
+            pass
 
 
 @pytest.mark.parametrize(

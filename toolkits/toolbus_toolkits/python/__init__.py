@@ -116,7 +116,7 @@ class Python(Toolkit):
         }
         config = PythonConfig.model_validate(options)
         tools = PythonTools(config, max_timeout_s)
-        self._sandbox = tools.sandbox
+        self._python = tools
         super().__init__(
             name,
             tools.all,
@@ -138,10 +138,14 @@ class Python(Toolkit):
 
     @asynccontextmanager
     async def hosting(self, room: Any) -> AsyncIterator[None]:
-        """Say what confines code, and warn where nothing limits what callers run."""
+        """Say what confines code, and warn where nothing limits what callers run.
+
+        Raises `LaunchFailed` if the interpreter cannot run code.
+        """
+        await self._python.check_interpreter()
         confined = "not confined: it may do whatever the user of this process may"
-        if self._sandbox is not None:
-            confined = summary(await self._sandbox.probe())
+        if self._python.sandbox is not None:
+            confined = summary(await self._python.sandbox.probe())
         if not self.policies:
             _logger.warning(
                 "toolkit %s has no policy: whoever may call it runs any code; `toolbus host"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import dataclass, field
@@ -37,6 +38,8 @@ from toolbus_toolkits.python.written import MAX_NAMES, files_of, now_ns, written
 __all__ = ["CodeResult", "ConfinedCodeResult", "PythonTools", "ResetResult"]
 
 _MAX_TIMEOUT_S = 600
+_MAX_START_S = 30
+"""A host waits so long at its start, on a busy machine; a program may never say anything."""
 _MAX_CODE_CHARS = 100_000
 """A person and a model read it; what is larger belongs into a file."""
 _MAX_AT_A_TIME = 16
@@ -132,6 +135,15 @@ class PythonTools(CommandTools):
         """End all interpreters."""
         await self.sessions.end_all()
 
+    async def check_interpreter(self) -> None:
+        """Start an interpreter, and end it. Raises `LaunchFailed` if it cannot run code."""
+        try:
+            async with asyncio.timeout(_MAX_START_S), self._fresh(ToolContext(), within=False):
+                pass
+        except TimeoutError:
+            text = f"{self._interpreter} was not ready to run code after {_MAX_START_S} s"
+            raise LaunchFailed(text) from None
+
     async def _run(
         self, context: ToolContext, code: Code, timeout_s: Seconds = 120, keep: bool = False
     ) -> CodeResult:
@@ -187,8 +199,9 @@ class PythonTools(CommandTools):
         opened = (self.sessions.opened if keep else self._fresh)(context, within)
         try:
             async with asyncio.timeout_at(ends_at), opened as (interpreter, notes):
-                # The clock goes on in steps of 4 ms: what was found then may have this time too.
-                while now_ns() == self._looked_ns:
+                # The clock of files goes on in steps of up to 10 ms, and lags behind: what the last
+                # call wrote may have this time too. A clock that was set back is not waited for.
+                while 0 <= self._looked_ns - now_ns() < 10_000_000:
                     await asyncio.sleep(0.001)
                 run.start_ns = now_ns()
                 run.interpreter, run.output, run.notes = interpreter, interpreter.output, notes
@@ -272,7 +285,7 @@ class PythonTools(CommandTools):
         names: list[str] = []
         files: list[FileChunk] = []
         more = 0
-        self._looked_ns = now_ns()
+        self._looked_ns = time.time_ns()
         written = await _THREADS.run(written_since, self._workdir, run.start_ns)
         if written is None:
             run.notes.append("files are not listed: there are too many in the working directory")

@@ -30,7 +30,7 @@ _MAX_FILE_BYTES = MAX_JOINED_BYTES - MAX_FRAME_BYTES
 
 
 def now_ns() -> int:
-    """Return the time of a change that is made now, as file systems of this machine write it."""
+    """Return the time that a file gets at least if it is changed from now on."""
     if sys.platform == "linux":
         return time.clock_gettime_ns(5)  # CLOCK_REALTIME_COARSE, which `time` does not name
     return time.time_ns()
