@@ -47,7 +47,7 @@ _NEXT: Mapping[str, str] = {
     "too_large": "Ask for less at a time.",
 }
 _MAX_FILE_CHARS = 30_000
-"""Of files that come beside a value, which a model did not ask for: each further request has them."""
+"""Of files beside a value, which a model did not ask for, and which each further request has."""
 _CHECK = "Find out whether it took effect before you call it again."
 
 

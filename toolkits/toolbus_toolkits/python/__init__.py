@@ -4,8 +4,8 @@ The way of a call: permissions or a policy ask `tools.PythonTools` for an assess
 has the code as its preview. `run` then starts the interpreter of the operator by `launcher`, in its
 sandbox if it has one, with the text of `runner.py` as its program. `interpreter` is what this
 process has of it: code goes to the runner through a socket, and its value or traceback comes back
-there; what it prints comes through its pipes into `launcher.output`. `written` looks for
-files of the working directory that were changed since the start, and reads them. `tools` makes one result of
+there; what it prints comes through its pipes into `launcher.output`. `written` looks for files of
+the working directory that were changed since the start, and reads them. `tools` makes one result of
 all of it. With `keep`, `sessions` has the interpreter between the calls of an asker.
 """
 

@@ -199,11 +199,13 @@ class PythonTools(CommandTools):
         opened = (self.sessions.opened if keep else self._fresh)(context, within)
         try:
             async with asyncio.timeout_at(ends_at), opened as (interpreter, notes):
-                # The clock of files goes on in steps of up to 10 ms, and lags behind: what the last
+                # The clock of files lags behind by up to two steps of at most 10 ms: what the last
                 # call wrote may have this time too. A clock that was set back is not waited for.
-                while 0 <= self._looked_ns - now_ns() < 10_000_000:
+                for _ in range(20):
+                    run.start_ns = now_ns()
+                    if run.start_ns > self._looked_ns:
+                        break
                     await asyncio.sleep(0.001)
-                run.start_ns = now_ns()
                 run.interpreter, run.output, run.notes = interpreter, interpreter.output, notes
                 context.enter()
                 with closing(OutputProgress(context, interpreter.output)):
