@@ -288,7 +288,10 @@ BAD_FILES = [
     (lambda path: path.mkdir(), "it is not a regular file"),
     (lambda path: path.parent.joinpath("none").mkdir(), None),
     (spoiled("CREATE TABLE theirs (x)"), "it is a database of another program"),
-    (lambda path: (path.touch(), path.chmod(0o400)), "attempt to write a readonly database"),
+    (
+        lambda path: (path.touch(), path.chmod(0o400)),
+        "attempt to write a readonly database: this user may not read and write it",
+    ),
 ]
 
 
