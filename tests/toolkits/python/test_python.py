@@ -498,7 +498,9 @@ async def test_a_reset_and_a_cancelled_call_end_code_that_runs(tmp_path: Path, e
             assert await call("reset") == {"ended": True}
             assert (await running)["error"] == "the interpreter ended with status 137 (Killed)"
         assert await held.read() == b""
-    assert "NameError" in (await call(code="file", keep=True))["error"]
+    after = await call(code="file", keep=True)
+    assert "NameError" in after["error"]
+    assert ("this is a new interpreter" in after["stderr"]) == (end == "cancel")
     await call("reset")
 
 
