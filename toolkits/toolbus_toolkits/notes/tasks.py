@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, Field, JsonValue, ValidationError
+from pydantic import BaseModel, Field, JsonValue, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from toolbus import AgentState, ToolContext, ToolFailed, tool
@@ -50,6 +50,9 @@ class Task(BaseModel, frozen=True, extra="allow"):
     """The ids of the tasks that this one waits for."""
     metadata: dict[str, Any] = Field(default_factory=dict)
     """JSON values for programs."""
+
+
+_TASKS = TypeAdapter(dict[str, Task])
 
 
 class TaskLine(TypedDict):
@@ -139,32 +142,39 @@ class _TaskNotes(Shape):
             left = [name for name in blockers if name != blocker]
             self.tasks[blocked] = {**self.tasks[blocked], "blocked_by": left}
 
-    def waits_for(self, task: Task) -> list[str]:
-        """Return the ids of the tasks that have to be completed before a task."""
+    def listed(self) -> list[TaskLine]:
+        """Return all tasks in the order of their creation. Raises as `get`."""
+        try:
+            tasks = _TASKS.validate_python(self.tasks)  # at once, since there may be many
+        except ValidationError:
+            tasks = {name: self.get(name) for name in self.tasks}  # raises for the one
+        open_ids = {name for name, task in tasks.items() if task.status != "completed"}
         return [
-            other
-            for other in task.blocked_by
-            if other in self.tasks and self._stored(other, "status") != "completed"
+            TaskLine(
+                id=name,
+                subject=task.subject,
+                status=task.status,
+                owner=task.owner,
+                waits_for=[other for other in task.blocked_by if other in open_ids],
+            )
+            for name, task in tasks.items()
         ]
 
     def lines(self) -> list[str]:
-        open_tasks = [task for task in map(self.get, self.tasks) if task.status != "completed"]
+        open_tasks = [task for task in self.listed() if task["status"] != "completed"]
         lines = []
         for task in open_tasks[:_MAX_IN_PROMPT]:
-            waits = ", ".join(self.waits_for(task))
-            facts = f"{task.status}, waits for {waits}" if waits else task.status
-            lines.append(f"- {task.id} ({facts}): {one_line(task.subject, SHOWN_CHARS)}")
+            waits = ", ".join(task["waits_for"])
+            facts = f"{task['status']}, waits for {waits}" if waits else task["status"]
+            lines.append(f"- {task['id']} ({facts}): {one_line(task['subject'], SHOWN_CHARS)}")
         if len(open_tasks) > _MAX_IN_PROMPT:
             lines.append(f"- and {len(open_tasks) - _MAX_IN_PROMPT} more, which list returns")
         return lines
 
     def _blockers(self, name: str) -> list[str]:
-        found = self._stored(name, "blocked_by")
-        return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
-
-    def _stored(self, name: str, field: str) -> Any:
         task = self.tasks[name]
-        return task.get(field) if isinstance(task, dict) else None
+        found = task.get("blocked_by") if isinstance(task, dict) else None
+        return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
 
     def _refuse_cycle(self, name: str) -> None:
         before: dict[str, str] = {}
@@ -290,17 +300,7 @@ class Tasks(NotesToolkit[_TaskNotes]):
         """
 
         def look(notes: _TaskNotes) -> list[TaskLine]:
-            return [
-                TaskLine(
-                    id=task.id,
-                    subject=task.subject,
-                    status=task.status,
-                    owner=task.owner,
-                    waits_for=notes.waits_for(task),
-                )
-                for task in map(notes.get, notes.tasks)
-                if status in (None, task.status)
-            ]
+            return [line for line in notes.listed() if status in (None, line["status"])]
 
         return await self.read_notes(context, look)
 
