@@ -1,6 +1,7 @@
 """The agent counter, with a tool of its own.
 
-`MODEL=openai:gpt-5-mini python counter.py` joins a room, where others call its tool `ask`.
+`MODEL=openai:gpt-5-mini python counter.py` joins a room, where others call its tool `ask`;
+`MODEL=scripted:test_counter.jsonl` needs no key.
 """
 
 import os

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import keyword
 import sys
+import sysconfig
 from collections.abc import Mapping
+from importlib.machinery import PathFinder
 from importlib.resources import files
 from string import Template
 from types import MappingProxyType
@@ -24,7 +26,8 @@ ScaffoldKind: TypeAlias = Literal["toolkit", "tool", "agent", "skill", "workflow
 """What files are written for."""
 
 _USED = frozenset({"conftest", "pydantic", "pytest", "toolbus", "toolbus_server"})
-"""Modules beside those of Python itself that what is written imports, or that pytest does."""
+"""Modules that what is written imports, or that pytest does, whether they are installed or not."""
+_PLACES = tuple(dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib")))
 _TOOLKIT = {"$module.py": "toolkit.py", "test_$module.py": "test_toolkit.py"}
 _TEMPLATES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -62,7 +65,7 @@ def scaffold(kind: ScaffoldKind | Literal["project"], name: str) -> dict[str, st
     if kind != "skill":
         if keyword.iskeyword(module):
             raise ValueError(f"{name!r} is a keyword of Python: no program could import it")
-        if module in sys.stdlib_module_names or module in _USED:
+        if module in sys.stdlib_module_names or module in _USED or _is_installed(module):
             raise ValueError(f"{name!r} is the name of another module, which it would hide")
     folder = files(__name__) / "templates"
     return {
@@ -71,3 +74,8 @@ def scaffold(kind: ScaffoldKind | Literal["project"], name: str) -> dict[str, st
         ).substitute(module=module, name=name)
         for path, template in _TEMPLATES[kind].items()
     }
+
+
+def _is_installed(module: str) -> bool:
+    """Whether a package that may be imported with what is written has this name."""
+    return PathFinder.find_spec(module, list(_PLACES)) is not None

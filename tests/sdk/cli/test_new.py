@@ -45,6 +45,7 @@ def test_what_is_written_is_an_example_of_the_documentation(tmp_path: Path) -> N
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)  # mypy reads all of the SDK
 @pytest.mark.parametrize("name", ["a", "x-9_" + "y" * 59 + "z"])
 def test_what_is_written_passes_its_test_and_all_checks(tmp_path: Path, name: str) -> None:
     assert CommandLine(tmp_path).run("init", "shop").code == 0
@@ -76,6 +77,7 @@ def test_what_is_written_passes_its_test_and_all_checks(tmp_path: Path, name: st
         (("new", "workflow", "x" * 10_000), "is not a name"),
         (("new", "toolkit", "class"), "is a keyword"),
         (("new", "toolkit", "json"), "name of another module"),
+        (("new", "toolkit", "pluggy"), "name of another module"),
         (("new", "toolkit", "toolbus"), "name of another module"),
         (("new", "toolkit", "stock", "--path", "a file"), "cannot write a file/stock.py"),
         (("new", "toolkit", "stock", "--path", "closed/new"), "Permission denied"),

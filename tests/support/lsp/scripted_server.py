@@ -85,6 +85,8 @@ class _Server:
 
     def answer(self, method: str, uri: str) -> dict[str, Any]:
         """Return `result` or `error`."""
+        if method == "textDocument/hover" and self.mode == "reaching":
+            return {"result": {"contents": json.dumps(self.refused())}}
         if method == "textDocument/hover":
             return self.hover(uri)
         if method == "initialize":
@@ -101,8 +103,6 @@ class _Server:
         }
 
     def hover(self, uri: str) -> dict[str, Any]:
-        if self.mode == "reaching":
-            return {"result": {"contents": json.dumps(self.refused())}}
         times = self.log.read_text().count('"textDocument/hover"')
         if self.mode.startswith("dies") and times <= int(self.mode[4:] or "999"):
             os.kill(os.getpid(), 9)
@@ -115,8 +115,12 @@ class _Server:
             return {"error": {"code": -32801, "message": "content modified"}}
         if self.mode == "refusing":
             return {"error": {"code": -32603, "message": "no\nsuch \x1b[31m thing"}}
-        if self.mode == "wrong":
-            return {"result": {"contents": 3}}
+        if self.mode == "deep":
+            body = b"[" * 2_000
+            sys.stdout.buffer.write(b"Content-Length: %d\r\n\r\n%b" % (len(body), body))
+            sys.stdout.buffer.flush()
+        if self.mode in ("wide", "wrong"):
+            return {"result": {"contents": 3 if self.mode == "wrong" else "x" * 3_000_000}}
         text = json.dumps(self.asked()) if self.mode == "asking" else self.texts[uri]
         return {"result": {"contents": {"kind": "plaintext", "value": text}}}
 

@@ -31,6 +31,7 @@ from toolbus import (
     Turn,
 )
 from toolbus_toolkits.files import Files
+from toolbus_toolkits.launcher import LaunchFailed
 from toolbus_toolkits.lsp import Lsp, LspConfig, documents, lsp, server, servers, tools
 
 __all__ = ["system_path"]
@@ -115,6 +116,16 @@ async def test_answers_are_about_what_was_just_written(project: Path) -> None:
         assert "reportMissingImports" in await mistakes()
         await turn.call("files.write", path="module.py", text="doubled = print\n")
         assert await mistakes() == []
+        for text in ("doubled = 1", "doubled = print"):  # made in place, once more after it left
+            (project / "module.py").unlink()
+            assert "reportMissingImports" in await mistakes()
+            (project / "module.py").write_text(text)
+            (project / "module.py").unlink()
+            (project / "module.py").write_text(text)
+            assert "reportMissingImports" not in await mistakes()
+        (project / "pyproject.toml").write_text('[tool.pyright]\ntypeCheckingMode = "strict"\n')
+        (project / "use.py").write_text("def half(number):\n    return number / 2\n")
+        assert "reportMissingParameterType" in await mistakes()
 
 
 @asynccontextmanager
@@ -202,6 +213,31 @@ async def test_where_changes_are_lost_the_server_is_started_again(
     assert len(_received(project, "initialize")) == 2
 
 
+async def test_where_another_folder_is_in_its_place_the_server_is_started_again(
+    project: Path,
+) -> None:
+    async with _scripted(project, "plain") as call:
+        await call()
+        os.rename(project, project.with_name("moved"))
+        os.mkdir(project)
+        (project / "a.x").write_text("another")
+        assert (await call())["text"] == "another"
+    assert len(_received(project, "initialize")) == 2
+
+
+async def test_what_is_installed_starts_the_server_again(project: Path) -> None:
+    packages = project / "node_modules" / "new"
+    async with _scripted(project, "plain") as call:
+        await call()
+        packages.mkdir(parents=True)
+        (packages / "index.x").touch()
+        await call()
+        (packages / "__pycache__").mkdir()
+        (packages / "__pycache__" / "index.pyc").touch()
+        await call()
+    assert len(_received(project, "initialize")) == 2
+
+
 async def test_a_server_that_tells_diagnostics_is_asked_by_the_text(project: Path) -> None:
     async with _scripted(project, "plain") as call:
         (project / "a.x").write_text("a!\nb\nc!")
@@ -220,6 +256,8 @@ ENDINGS = {
     "flooding": ("has ended 4 times in 10 minutes, .*: it writes without end", 4),
     "hanging": ("does not run: it has not begun in 0 s", 0),
     "refusing": (r"the language server answered: no\\nsuch \\x1b\[31m thing", 1),
+    "deep": ("has ended 4 times in 10 minutes, .*: it wrote JSON that is no message", 4),
+    "wide": ("the language server answered: an answer that is not read: a part of its", 1),
     "wrong": ("the language server's answer is not of its protocol", 1),
 }
 
@@ -229,7 +267,7 @@ async def test_a_server_that_does_not_serve_fails_the_call(
     project: Path, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words, starts = ENDINGS[mode]
-    monkeypatch.setattr(server, "_MAX_UNASKED_BYTES", 1_000_000)
+    monkeypatch.setattr(server, "_MAX_UNASKED_BYTES", 4_000_000)
     if mode == "hanging":
         monkeypatch.setattr(server, "_INITIALIZE_S", 0.1)
     async with _scripted(project, mode) as call:
@@ -277,7 +315,7 @@ async def test_a_question_ends_with_its_call_and_with_its_time(
 
 async def test_a_server_may_ask_for_settings_and_change_nothing(project: Path) -> None:
     settings = {"x": {"deep": [1]}, "y": True}
-    async with _scripted(project, "asking", settings=settings) as call:
+    async with _scripted(project, "asking", settings={"x.deep": [1], "y": True}) as call:
         answers = json.loads((await call())["text"])
     edited, shown, chosen, command, found, folders = answers
     assert (edited["applied"], shown, chosen) == (False, {"success": False}, None)
@@ -315,7 +353,7 @@ async def test_a_path_or_a_place_that_is_not_there_is_refused(project: Path) -> 
         "'none.x' does not exist": {"path": "none.x"},
         "'folder.x' is a folder, not a file": {"path": "folder.x"},
         "'pipe.x' is a FIFO, not a file": {"path": "pipe.x"},
-        "large.x is larger than 4,194,304 bytes": {"path": "large.x"},
+        "large.x is larger than 2,097,152 bytes": {"path": "large.x"},
         "no language server for files that end with .y": {"path": "a.y"},
         "no language server for files without an end": {"path": "a"},
         "there is no language server for go: .* --server go=COMMAND": {"path": "a.go"},
@@ -333,13 +371,23 @@ async def test_a_path_or_a_place_that_is_not_there_is_refused(project: Path) -> 
         assert (await call(line=1, column=4))["symbol"] == "one"
 
 
+async def test_a_server_that_is_not_installed_is_found_at_the_start(project: Path) -> None:
+    with pytest.raises(LaunchFailed, match="the server for go is not installed: /none"):
+        async with turn_hosted(Lsp(project, servers={"go": "/none"})):
+            pass
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"servers": {"klingon": "x"}}, "'klingon' is no language; those with a name: c, cpp"),
+        (
+            {"servers": {"klingon": "x"}},
+            "'klingon' is no language: write the end of its files",
+        ),
         ({"servers": {"go": " "}}, "the command of go is empty"),
         ({"servers": {"go": "'x"}}, "the command of go: No closing quotation"),
-        ({"servers": {".": "x"}}, "'.' is no language"),
+        ({"servers": {".": "x"}}, r"'\.' is no language"),
+        ({"settings": {"a": 1, "a.b": 2}}, "'a' in 'a.b' has a value too"),
         ({"further_roots": ["/none"]}, "there is no such folder: '/none'"),
         ({"sandbox": {"backend": "docker", "image": "x"}}, "docker is not supported here"),
     ],
@@ -366,7 +414,7 @@ async def test_a_start_without_a_sandbox_asks_a_person(project: Path) -> None:
             (result,) = await turn.run([ToolUse(number, "lsp.hover", _HOVER)])
             assert result.state == "ok"
         (question,) = asked
-        assert "It starts the language server for python" in question.assessment.message
+        assert "starts the language server for python" in question.assessment.message
         (slot,) = toolkit._servers._slots.values()
         assert slot.server is not None
         os.killpg(slot.server._program.pid, 9)
@@ -383,29 +431,62 @@ async def test_a_call_that_was_allowed_since_its_server_ran_starts_none(project:
     async with Turn(None, always=[toolkit], permissions=Permissions("explore")) as turn:
         toolkit._servers.runs = lambda key: True  # type: ignore[method-assign]
         (result,) = await turn.run([ToolUse("1", "lsp.hover", _HOVER)])
-    assert "has ended since the call was allowed" in str(result.error)
+    assert "has to be started, and was not when the call was allowed" in str(result.error)
 
 
-@pytest.mark.parametrize("backend", ["bubblewrap", "landlock"])
-async def test_a_confined_server_reads_only_and_no_person_is_asked(
-    project: Path, backend: str
-) -> None:
-    working(backend, what="language servers in a sandbox")
-    (project / ".env").write_text("TOKEN=secret")
+async def test_a_confined_server_reads_only_and_no_person_is_asked(project: Path) -> None:
+    working("bubblewrap", what="language servers in a sandbox")
+    secret = project / ".env"
+    secret.write_text("TOKEN=secret")
     (project / "a.x").write_text("one")
     shutil.copy(scripted_server.__file__, project / "server.py")
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         words = [sys.executable, "-S", "server.py", "reaching", f"/none/{port}"]
-        toolkit = Lsp(project, sandbox=backend, servers={".x": shlex.join(words)})
+        toolkit = Lsp(project, sandbox="bubblewrap", servers={".x": shlex.join(words)})
         async with Turn(None, always=[toolkit], permissions=Permissions("explore")) as turn:
-            found = await turn.call("lsp.hover", path="a.x", line=1, column=1)
-            assert json.loads(found["text"]) == [0, 1, 2, 3]
+            for _ in range(2):
+                found = await turn.call("lsp.hover", path="a.x", line=1, column=1)
+                assert json.loads(found["text"]) == [0, 1, 2, 3]
+                (project / "new").write_text("TOKEN=other")
+                os.replace(project / "new", secret)  # as editors do: another file
             (result,) = await turn.run([ToolUse("1", "lsp.hover", _HOVER)])
             assert result.state == "ok"
 
 
-async def test_what_is_wider_than_reading_asks_also_when_confined(project: Path) -> None:
-    for options in ({"network": True}, {"sandbox": {"protect": False}}, {"sandbox": "subprocess"}):
-        toolkit = Lsp(project, **{"sandbox": "bubblewrap", **options})  # type: ignore[arg-type]
-        assert not toolkit.tools[0].read_only
+async def test_landlock_hides_no_secret_of_a_project_and_says_so(project: Path) -> None:
+    working("landlock", what="language servers in a sandbox")
+    async with Turn(None, always=[Lsp(project, sandbox="landlock")]) as turn:
+        assert "int" in (await turn.call("lsp.hover", **_HOVER))["text"]
+        (project / ".env").write_text("TOKEN=secret")
+        with pytest.raises(ToolFailed, match="landlock cannot hide the secrets"):
+            await turn.call("lsp.hover", **_HOVER)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"sandbox": "landlock"},
+        {"sandbox": "subprocess"},
+        {"sandbox": "bubblewrap", "network": True},
+        {"sandbox": {"backend": "bubblewrap", "protect": False}},
+    ],
+)
+def test_what_may_do_more_than_read_is_asked_about(project: Path, options: Any) -> None:
+    assert not Lsp(project, **options)._servers.reads_only()
+
+
+async def test_a_call_starts_only_the_servers_that_it_was_judged_by(project: Path) -> None:
+    """A file that comes after the judgement starts nothing."""
+    toolkit = Lsp(project)
+    find = toolkit._servers.language_of
+
+    def found_late(path: str) -> str:
+        toolkit._servers.language_of = find  # type: ignore[method-assign]
+        raise ToolFailed("it is not there yet")
+
+    async with Turn(None, always=[toolkit], permissions=Permissions("explore")) as turn:
+        toolkit._servers.language_of = found_late  # type: ignore[method-assign]
+        (result,) = await turn.run([ToolUse("1", "lsp.hover", _HOVER)])
+    assert "has to be started, and was not when the call was allowed" in str(result.error)

@@ -95,6 +95,11 @@ async def test_a_typescript_project_and_a_server_that_is_killed_in_a_call(rxjs: 
     at = {"path": "src/internal/operators/map.ts"}
     at |= _place(rxjs / at["path"], "operate(")  # type: ignore[arg-type]
     async with Turn(None, always=[toolkit]) as turn:
+
+        async def diagnostics(path: str) -> list[Any]:
+            found: list[Any] = (await turn.call("lsp.diagnostics", path=path))["diagnostics"]
+            return found
+
         (there,) = (await turn.call("lsp.definition", **at))["locations"]
         assert there["path"] == "src/internal/util/lift.ts"
         # Those of a function with some hundred uses: the answer takes a while.
@@ -112,3 +117,9 @@ async def test_a_typescript_project_and_a_server_that_is_killed_in_a_call(rxjs: 
         file.write_text(file.read_text().replace("let index = 0", "let index = 'no'"))
         found = await turn.call("lsp.diagnostics", path=at["path"])
         assert "error" in {each["severity"] for each in found["diagnostics"]}
+        assert {each["source"] for each in found["diagnostics"]} == {"typescript"}
+        file.write_text("import { late } from './late';\nexport const found: number = late;\n")
+        codes = [each["code"] for each in (await diagnostics(at["path"]))]
+        assert codes == ["2307"]  # there is no such module
+        (file.parent / "late.ts").write_text("export const late = 'text';\n")
+        assert [each["code"] for each in (await diagnostics(at["path"]))] == ["2322"]

@@ -68,12 +68,14 @@ class Lsp(Toolkit):
         servers: The command of a server by its language: `{"go": "gopls"}`. By default pyright for
             Python, and typescript-language-server for TypeScript and JavaScript where it is
             installed. A language without a name is meant by the end of its files, such as ".vue".
-        settings: What servers get when they ask for the settings of an editor, by section.
+        settings: What servers get when they ask for the settings of an editor: by section, nested
+            or with dots, as in "python.analysis.typeCheckingMode".
         env: Variables that servers get, beside PATH, HOME and such.
         inherit: Names of variables of this process that servers get.
         sandbox: What confines servers: a `SandboxConfig`, or the name of a backend, such as "auto".
-            They may read the folders, but for secrets, and change nothing. Without it they may do
-            what their user may: they run the interpreter and the compiler of the project.
+            They may read the folders, but for secrets, and change nothing; in bubblewrap the tools
+            then only read. Without it they may do what their user may: they run the interpreter
+            and the compiler of the project.
         network: Whether confined servers may use the network.
         max_memory_mib: Address space of each process; None means unlimited. Node.js reserves much.
         max_cpu_s: Seconds of processor time of each process; None means unlimited.
@@ -143,7 +145,8 @@ class Lsp(Toolkit):
 
     @asynccontextmanager
     async def hosting(self, room: Any) -> AsyncIterator[None]:
-        """Say what confines the servers."""
+        """Say what confines the servers. Raises `LaunchFailed` if one is not installed."""
+        self._servers.check_programs()
         backend = await self._servers.probe()
         confined = "not confined: they may do whatever the user of this process may"
         if backend is not None:

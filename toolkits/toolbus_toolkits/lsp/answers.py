@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 from urllib.parse import unquote_to_bytes, urlsplit
 
@@ -45,6 +44,8 @@ _MAX_TEXT_CHARS = 20_000
 """Of a hover: some generated types fill pages."""
 _MAX_MESSAGE_CHARS = 2_000
 
+_MAX_READ_CHARS = 16 * 1024 * 1024
+"""Of all files that an answer is about; of further ones no lines are shown."""
 _NO_ANSWER = "the language server's answer is not of its protocol"
 
 Severity: TypeAlias = Literal["error", "warning", "information", "hint"]
@@ -60,7 +61,8 @@ class SourceLocation(TypedDict):
     line: int
     column: int
     text: str | None
-    """The line; None of a file outside of the roots, and of a secret."""
+    """The line; None of a file outside of the roots, of a secret, and of the last of many large
+    files."""
 
 
 class LocationsResult(TypedDict):
@@ -149,7 +151,8 @@ class _Lines:
 
     def __init__(self, files: ReachedFiles) -> None:
         self._files = files
-        self._lines_of = lru_cache(maxsize=None)(self._read)  # answers name a file many times
+        self._left = _MAX_READ_CHARS
+        self._by_path: dict[str, tuple[str, list[str] | None]] = {}  # answers name a file often
 
     def place(self, uri: str, position: types.Position, name: str = "") -> SourceLocation:
         """Return a place as results have it.
@@ -174,15 +177,24 @@ class _Lines:
         """Return a column in characters."""
         return self.place(uri, position)["column"]
 
-    def _read(self, uri: str) -> tuple[str, list[str] | None]:
+    def _lines_of(self, uri: str) -> tuple[str, list[str] | None]:
         path = _path_of(uri)
         if path is None:
             return one_line(uri, _MAX_LINE_CHARS), None
+        if path not in self._by_path:
+            self._by_path[path] = self._read(path)
+        return self._by_path[path]
+
+    def _read(self, path: str) -> tuple[str, list[str] | None]:
         try:
             with self._files.at(os.fsencode(path)) as location:
                 shown = one_line(self._files.path_of(location))
                 is_secret = bool(self._files.sensitive.reason(location.path, writes=False))
-            return shown, None if is_secret else split_lines(read_text(self._files, path))
+            if is_secret or self._left <= 0:
+                return shown, None
+            text = read_text(self._files, path)
+            self._left -= len(text)
+            return shown, split_lines(text)
         except ToolFailed:
             return one_line(path, _MAX_LINE_CHARS), None
 

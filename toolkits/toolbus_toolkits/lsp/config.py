@@ -69,8 +69,8 @@ class LspConfig(CommandConfig, frozen=True, extra="forbid"):
             if language not in LANGUAGES and not is_suffix:
                 known = ", ".join(LANGUAGES)
                 raise ValueError(
-                    f"{language!r} is no language; those with a name: {known}; else write the end"
-                    " of its files, such as .vue"
+                    f"{language!r} is no language: write the end of its files, such as .vue, or"
+                    f" one of {known}"
                 )
             try:
                 words = shlex.split(command)
@@ -79,6 +79,24 @@ class LspConfig(CommandConfig, frozen=True, extra="forbid"):
             if not words:
                 raise ValueError(f"the command of {language} is empty")
         return given
+
+    @field_validator("settings")
+    @classmethod
+    def _may_have_dots(cls, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Take names with dots apart, as the settings files of editors have them."""
+        nested: dict[str, Any] = {}
+        for name, value in given.items():
+            *sections, last = name.split(".")
+            inner = nested
+            for section in sections:
+                inner = inner.setdefault(section, {})
+                if not isinstance(inner, dict):
+                    raise ValueError(f"{section!r} in {name!r} has a value too, and no settings")
+            if isinstance(value, Mapping) and isinstance(inner.get(last), dict):
+                inner[last] = {**inner[last], **value}
+            else:
+                inner[last] = dict(value) if isinstance(value, Mapping) else value
+        return nested
 
     @model_validator(mode="after")
     def _is_not_docker(self) -> Self:

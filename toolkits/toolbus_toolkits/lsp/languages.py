@@ -54,8 +54,11 @@ LANGUAGES: dict[str, dict[str, str]] = {
 }
 
 INITIALIZATION_OPTIONS = {
-    # By default a second process answers while the project is read, and knows no other file.
-    "typescript-language-server": {"tsserver": {"useSyntaxServer": "never"}},
+    # By default a second process answers while the project is read, and knows no other file; and
+    # it watches the files itself, so that it is late.
+    "typescript-language-server": {
+        "tsserver": {"useSyntaxServer": "never", "useClientFileWatcher": True}
+    },
 }
 """What servers get at their start, by the names of their programs."""
 DEFAULTS = {

@@ -9,11 +9,13 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["ProtocolError", "Reader", "to_bytes"]
+__all__ = ["Message", "ProtocolError", "Reader", "decoded", "to_bytes"]
 
 _MAX_MESSAGE_BYTES = 16 * 1024 * 1024
-"""A message is read as a whole, on the event loop: one of this size takes it for a tenth of a
-second."""
+"""A message is read as a whole before it is known what it is."""
+_MAX_DECODED_BYTES = 2 * 1024 * 1024
+"""Of a part of a message, which is decoded on the event loop: so many empty lists take it for half
+a second."""
 _MAX_HEAD_BYTES = 4 * 1024
 _HEAD_END = b"\r\n\r\n"
 
@@ -28,6 +30,32 @@ def to_bytes(message: dict[str, Any]) -> bytes:
     return b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
+class Message(msgspec.Struct):
+    """A message, with its parts as they came: most are of no interest, and are not decoded."""
+
+    id: Any = None
+    method: str = ""
+    params: msgspec.Raw = msgspec.Raw()
+    result: msgspec.Raw = msgspec.Raw()
+    error: msgspec.Raw = msgspec.Raw()
+
+
+_MESSAGES = msgspec.json.Decoder(Message)
+
+
+def decoded(part: msgspec.Raw) -> Any:
+    """Return a part of a message as a JSON value; None where it is missing.
+
+    Raises `ProtocolError`, also for one that is too large.
+    """
+    if len(part) > _MAX_DECODED_BYTES:
+        raise ProtocolError(f"a part of its message has {len(part):,} bytes")
+    try:
+        return msgspec.json.decode(part) if part else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"it wrote what is no JSON: {error}") from None
+
+
 class Reader:
     """Makes messages of bytes as they come."""
 
@@ -35,7 +63,7 @@ class Reader:
         self._data = bytearray()
         self._size: int | None = None
 
-    def feed(self, data: bytes) -> list[dict[str, Any]]:
+    def feed(self, data: bytes) -> list[Message]:
         """Take bytes, and return the messages that are complete by now. Raises `ProtocolError`."""
         self._data += data
         messages = []
@@ -43,7 +71,7 @@ class Reader:
             messages.append(message)
         return messages
 
-    def _next(self) -> dict[str, Any] | None:
+    def _next(self) -> Message | None:
         if self._size is None:
             end = self._data.find(_HEAD_END)
             if end < 0:
@@ -58,12 +86,9 @@ class Reader:
         del self._data[: self._size]
         self._size = None
         try:
-            message = msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise ProtocolError(f"it wrote what is no JSON: {error}") from None
-        if not isinstance(message, dict):
-            raise ProtocolError("it wrote JSON that is no message")
-        return message
+            return _MESSAGES.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise ProtocolError(f"it wrote JSON that is no message: {error}") from None
 
 
 def _size_in(head: bytes) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from toolbus_toolkits.launcher import LaunchFailed, Program, RunningProgram, launch
-from toolbus_toolkits.lsp.protocol import ProtocolError, Reader, to_bytes
+from toolbus_toolkits.lsp.protocol import Message, ProtocolError, Reader, decoded, to_bytes
 
 __all__ = ["LanguageServer", "ServerEnded", "ServerError", "running_server"]
 
@@ -22,8 +23,10 @@ _INITIALIZE_S = 30.0
 """A server reads its project later, so it answers in a second; one that hangs holds up its call."""
 _MAX_UNASKED_BYTES = 64 * 1024 * 1024
 """What a server writes between two answers: reading without end takes a processor."""
-_MAX_UNREAD_BYTES = 16 * 1024 * 1024
-"""What waits for a server that does not read, such as answers to its own questions."""
+_MAX_UNREAD_BYTES = 1024 * 1024
+"""Of answers to questions of a server that it does not read."""
+_MAX_ITEMS = 1_000
+"""Of what a server asks for or tells at once."""
 _METHOD_NOT_FOUND = -32601  # JSON-RPC 2.0
 
 _CAPABILITIES = {
@@ -68,16 +71,26 @@ class LanguageServer:
         program: Its process.
         root: The folder that it knows; a real path.
         settings: What it gets when it asks for settings, by section.
+        program_name: The name of its program.
     """
 
-    def __init__(self, program: RunningProgram, root: str, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        program: RunningProgram,
+        root: str,
+        settings: Mapping[str, Any],
+        program_name: str = "",
+    ) -> None:
         self._program = program
-        self._folder = {"uri": Path(root).as_uri(), "name": Path(root).name}
+        name = os.fsencode(Path(root).name).decode(errors="replace")
+        self._folder = {"uri": Path(root).as_uri(), "name": name}
         self._settings = settings
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._unasked_bytes = 0
         self.has_ended = False
+        self.program = program_name
+        """The name of its program."""
         self.pulls_diagnostics = False
         """Whether it answers the question for the diagnostics of a file; else it tells them."""
         self.diagnostics: dict[str, list[Any]] = {}
@@ -132,6 +145,11 @@ class LanguageServer:
         if not self.has_ended:
             self._write({"method": method, "params": params})
 
+    async def drain(self) -> None:
+        """Wait until it has read nearly all that it was sent."""
+        with suppress(OSError, RuntimeError):  # it has ended, which `read` finds
+            await self._program.stdin.drain()
+
     def forget(self, uri: str) -> None:
         """Forget the diagnostics of a file that is not open any more."""
         self.diagnostics.pop(uri, None)
@@ -142,12 +160,8 @@ class LanguageServer:
         return self._program.ending()
 
     def _write(self, message: dict[str, Any]) -> None:
-        stdin = self._program.stdin
-        if stdin.transport.get_write_buffer_size() > _MAX_UNREAD_BYTES:
-            self._give_up("it does not read what it is sent")
-            return
         with suppress(OSError, RuntimeError):  # it has ended, which `read` finds
-            stdin.write(to_bytes(message))
+            self._program.stdin.write(to_bytes(message))
 
     async def read(self) -> None:
         """Read what it writes until its end."""
@@ -158,17 +172,12 @@ class LanguageServer:
                 for message in reader.feed(data):
                     self._take(message)
                 if self._unasked_bytes > _MAX_UNASKED_BYTES:
-                    self._give_up("it writes without end")
-                if self.has_ended:
-                    return
+                    raise ProtocolError("it writes without end")
+            await self._program.exited()
         except ProtocolError as error:
-            self._give_up(str(error))
-        await self._program.exited()
-        self.close()
-
-    def _give_up(self, why: str) -> None:
-        self._program.given_up = why
-        self.close()
+            self._program.given_up = str(error)
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Let all that is asked raise `ServerEnded`. Idempotent."""
@@ -182,24 +191,29 @@ class LanguageServer:
         for event in self.published.values():
             event.set()
 
-    def _take(self, message: dict[str, Any]) -> None:
-        method = message.get("method")
-        if not isinstance(method, str):
+    def _take(self, message: Message) -> None:
+        if not message.method:
             self._take_answer(message)
-        elif "id" in message:
-            self._write({"id": message["id"], **self._answer(method, message.get("params"))})
-        elif method == "textDocument/publishDiagnostics":
-            self._take_diagnostics(message.get("params"))
+        elif message.id is not None:
+            if self._program.stdin.transport.get_write_buffer_size() > _MAX_UNREAD_BYTES:
+                raise ProtocolError("it does not read the answers to what it asks")
+            answer = self._answer(message.method, decoded(message.params))
+            self._write({"id": message.id, **answer})
+        elif message.method == "textDocument/publishDiagnostics":
+            self._take_diagnostics(decoded(message.params))
 
-    def _take_answer(self, message: dict[str, Any]) -> None:
-        number = message.get("id")
-        future = self._asked.get(number) if isinstance(number, int) else None
+    def _take_answer(self, message: Message) -> None:
+        future = self._asked.get(message.id) if isinstance(message.id, int) else None
         if future is None or future.done():
             return
         self._unasked_bytes = 0
-        error = message.get("error")
+        try:
+            error, result = decoded(message.error), decoded(message.result)
+        except ProtocolError as fault:
+            future.set_exception(ServerError(0, f"an answer that is not read: {fault}"))
+            return
         if not isinstance(error, dict):
-            future.set_result(message.get("result"))
+            future.set_result(result)
             return
         code = error.get("code")
         text = str(error.get("message", "an error without words"))
@@ -211,7 +225,7 @@ class LanguageServer:
         uri, found = params.get("uri"), params.get("diagnostics")
         # Only of files that somebody has asked about: it may tell those of a whole project.
         if isinstance(uri, str) and isinstance(found, list) and uri in self.published:
-            self.diagnostics[uri] = found
+            self.diagnostics[uri] = found[:_MAX_ITEMS]
             self.published[uri].set()
 
     def _answer(self, method: str, params: Any) -> dict[str, Any]:
@@ -223,7 +237,7 @@ class LanguageServer:
 
     def _configuration(self, params: dict[str, Any]) -> Any:
         items = params.get("items")
-        sections = items if isinstance(items, list) else []
+        sections = items[:_MAX_ITEMS] if isinstance(items, list) else []
         return [self._section(item) for item in sections]
 
     def _section(self, item: Any) -> Any:
@@ -279,7 +293,7 @@ async def running_server(
     Raises `LaunchFailed` if it cannot be started, or does not begin the session.
     """
     async with launch(program) as running:
-        server = LanguageServer(running, root, settings)
+        server = LanguageServer(running, root, settings, os.path.basename(program.command))
         reading = asyncio.create_task(server.read())
         try:
             try:

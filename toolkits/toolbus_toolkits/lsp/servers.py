@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shlex
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -40,6 +39,7 @@ from toolbus_toolkits.sandbox import (
 )
 from toolbus_toolkits.sandbox.plan import is_below_any
 from toolbus_toolkits.sandbox.protection import find_protection
+from toolbus_toolkits.workspace import SensitivePaths
 
 __all__ = ["Question", "Servers"]
 
@@ -49,6 +49,10 @@ _WITHIN_S = 600.0
 _RETRIED = (-32801, -32802)
 """`ContentModified` and `ServerCancelled`: the same question may be answered now."""
 _MAX_RETRIES = 5
+_PACKAGES = frozenset({"site-packages", "node_modules"})
+_SETTINGS = frozenset(
+    "jsconfig.json package.json pyproject.toml pyrightconfig.json tsconfig.json".split()
+)
 _MAX_JUDGED = 10_000
 """Calls that were judged and may still be attempted; far more than a host runs."""
 
@@ -103,8 +107,11 @@ class Servers:
         self._named = config.commands()
         self._slots: dict[Key, _Slot] = {}
         self._lock = threading.Lock()  # calls are assessed on other threads than they are run on
-        # Calls that were allowed because their servers ran; by who asks, and the id of the call.
-        self._judged = LastUsed[tuple[Asker, str], None](_MAX_JUDGED)
+        # By who asks, and the id of a call, the servers that it may start.
+        self._judged = LastUsed[tuple[Asker, str], frozenset[Key]](_MAX_JUDGED)
+        self._ended = 0
+        """How often all servers were ended."""
+        self._names = SensitivePaths()
 
     def language_of(self, path: str) -> str:
         """Return the language of a file. Raises `ToolFailed` if there is no server for it."""
@@ -116,6 +123,13 @@ class Servers:
         end = f"files that end with {suffix}" if suffix else "files without an end such as .py"
         raise failure("no_server", f"there is no language server for {one_line(end, SHOWN_CHARS)}")
 
+    def check_programs(self) -> None:
+        """Raise `LaunchFailed` if a server that was named is not installed."""
+        for language, (program, *_) in self._named.items():
+            if found_program(program, self._path) is None:
+                shown = one_line(program, SHOWN_CHARS)
+                raise LaunchFailed(f"the server for {language} is not installed: {shown}")
+
     def languages(self) -> list[str]:
         """Return the languages that there are servers for."""
         usual = [name for name in DEFAULTS if default_server(name, self._path) is not None]
@@ -123,36 +137,41 @@ class Servers:
 
     # Whether a call may start a server
 
-    @property
     def reads_only(self) -> bool:
-        """Whether no server can change anything, reach the network or read secrets.
+        """Whether no server can change anything, reach the network or read secrets; it blocks.
 
         Servers run what a project brings, such as its interpreter and its compiler. So without a
-        sandbox a start is not only reading.
+        sandbox a start is not only reading. Landlock does not keep a program from changing the
+        modes and times of files.
         """
         allowed = self._config.confinement
-        return allowed is not None and not (
-            allowed.backend == "subprocess"
-            or allowed.network
+        if allowed is None or allowed.backend not in ("auto", "bubblewrap"):
+            return False
+        is_wider = (
+            allowed.network
             or allowed.unix_sockets
             or allowed.read
             or allowed.write
             or allowed.hide is not None
             or allowed.protect is False
         )
+        try:
+            return not is_wider and backend_for(allowed) == "bubblewrap"
+        except SandboxUnavailable:
+            return False
 
     def runs(self, key: Key) -> bool:
         """Whether a server runs."""
         slot = self._slots.get(key)
         return slot is not None and slot.is_running
 
-    def judge(self, context: ToolContext, *, may_start: bool) -> None:
-        """Note whether a call may start a server."""
+    def judge(self, context: ToolContext, may_start: Iterable[Key] | None) -> None:
+        """Note which servers a call may start; None for any."""
         with self._lock:
             self._judged.pop((asker_of(context), context.call_id), None)
             # By a question of another participant it is not known which call will follow.
-            if context.call_id and not may_start:
-                self._judged[asker_of(context), context.call_id] = None
+            if context.call_id and may_start is not None:
+                self._judged[asker_of(context), context.call_id] = frozenset(may_start)
 
     async def probe(self) -> Backend | None:
         """Return what confines servers. Raises `SandboxUnavailable` if nothing can."""
@@ -175,15 +194,23 @@ class Servers:
         Raises `ToolFailed`.
         """
         slot = self._slots.setdefault(key, _Slot())
-        may_start = (asker_of(context), context.call_id) not in self._judged
-        retries = 0
+        judged = self._judged.get((asker_of(context), context.call_id))
+        may_start = judged is None or key in judged
+        ended = self._ended
+        retries = lost = 0
         while True:
             async with slot.lock:
+                if ended != self._ended:
+                    raise failure("no_server", "the toolkit has ended")
                 server, documents = await self._running(slot, key, may_start=may_start)
                 try:
                     document = await documents.follow(server, path)
                 except ChangesLost:
+                    lost += 1
                     await slot.end()
+                    if lost > _MAX_RESTARTS:
+                        text = "files of the project change too fast: call it again"
+                        raise failure("changed", text) from None
                     continue
             # The question is written before another call gets its turn: nothing waits in between.
             try:
@@ -198,6 +225,7 @@ class Servers:
 
     async def end_all(self) -> None:
         """End all servers."""
+        self._ended += 1
         for slot in list(self._slots.values()):
             async with slot.lock:
                 await slot.end()
@@ -211,12 +239,14 @@ class Servers:
             slot.note_end(slot.server.ending())
             await slot.end()
         if not may_start:
-            text = "the language server has ended since the call was allowed: call it again"
-            raise failure("changed", text)
+            text = "the language server has to be started, and was not when the call was allowed:"
+            raise failure("changed", f"{text} call it again")
         self._require_seldom(slot, key[1])
         try:
-            slot.documents = await THREADS.run(Documents, self._files, *key, undo=Documents.close)
-            slot.stack.callback(slot.documents.close)
+            documents = slot.documents = await THREADS.run(
+                Documents, self._files, *key, self._needs_restart, undo=Documents.close
+            )
+            slot.stack.push_async_callback(THREADS.finish, documents.close)
             program = await THREADS.run(self._program, *key)
             options = INITIALIZATION_OPTIONS.get(os.path.basename(program.command))
             running = running_server(program, key[0], self._settings(key), options)
@@ -229,6 +259,20 @@ class Servers:
             await slot.end()
             raise
         return slot.server, slot.documents
+
+    def _needs_restart(self, path: str) -> bool:
+        """Whether a changed file lets a server be started again.
+
+        It must not read a secret that was made meanwhile; and what is installed, or how the project
+        is set up, servers look at when they start.
+        """
+        *folders, name = path.split("/")
+        if _PACKAGES.intersection(folders):
+            return "__pycache__" not in folders and ".cache" not in folders
+        if name in _SETTINGS:
+            return True
+        confined = self._config.confinement is not None
+        return confined and bool(self._names.reason(f"/{path}", writes=False))
 
     def _require_seldom(self, slot: _Slot, language: str) -> None:
         while slot.ends and time.monotonic() - slot.ends[0] > _WITHIN_S:
@@ -256,9 +300,9 @@ class Servers:
             return [found, *arguments]
         words = default_server(language, self._path)
         if words is None:
-            usual = shlex.join(DEFAULTS.get(language, ()))
-            text = f"there is no language server for {language}: its operator names one by"
-            text += f" --server {language}=COMMAND"
+            usual = next(iter(DEFAULTS.get(language, ())), "")
+            text = f"there is no language server for {language}: its operator names one, by"
+            text += f" --server {language}=COMMAND or servers={{{language!r}: ...}}"
             text += f", or installs {usual}" if usual else ""
             raise failure("no_server", text)
         return words
@@ -287,6 +331,10 @@ class Servers:
             return allowed
         hidden = confinement(allowed, root).hide
         secrets = find_protection(self._files.roots.folders, hidden, fills_git=False).hide
+        if secrets and backend_for(allowed) == "landlock":
+            # It would have to allow each file by itself, and new ones could not be read.
+            text = "landlock cannot hide the secrets of a project from its language server: use"
+            raise SandboxUnavailable(f"{text} bubblewrap, or set protect to false")
         return allowed.model_copy(update={"hide": (*hidden, *secrets)})
 
     def _settings(self, key: Key) -> Mapping[str, Any]:

@@ -34,14 +34,17 @@ from toolbus_toolkits.lsp.documents import THREADS, Document, Documents
 from toolbus_toolkits.lsp.languages import suffixes_of
 from toolbus_toolkits.lsp.server import LanguageServer, ServerEnded
 from toolbus_toolkits.lsp.servers import Key, Question, Servers
+from toolbus_toolkits.lsp.typescript import TYPESCRIPT, typescript_diagnostics
 
 __all__ = ["LspTools"]
 
 _MAX_ANSWER_S = 60.0
 """A server that is asked while it reads a large project answers when it has read it."""
 _MAX_PUBLISH_S = 10.0
-_SETTLED_S = 0.3
+_SETTLED_S = 1.0
 """A server that tells diagnostics by itself may tell those of the syntax first."""
+_MAX_WORD_CHARS = 100
+"""On both sides of a place: a result has the word, and lines may be one word of megabytes."""
 _MAX_ENTRIES = 20_000
 """Of the folders that are looked through for a file of a language, some 50 ms."""
 
@@ -69,7 +72,8 @@ class LspTools(CommandTools):
             tool = CommandTool(
                 function,
                 name=name,
-                read_only=self.servers.reads_only,
+                # What it starts may do more, unless it is confined: the assessment says which.
+                idempotent=True,
                 assess=assess,
             )
             tool.group = self
@@ -141,6 +145,8 @@ class LspTools(CommandTools):
         ) -> Any:
             nonlocal document
             document = _required(opened)
+            if server.program in TYPESCRIPT:
+                return await typescript_diagnostics(server, document)
             if not server.pulls_diagnostics:
                 found = await _published(server, documents, document)
                 if not server.pulls_diagnostics:
@@ -212,7 +218,11 @@ class LspTools(CommandTools):
 
     async def _place(self, context: ToolContext, path: str) -> tuple[Key, str]:
         """Return the server of a file, and its real path. Raises `ToolFailed`."""
-        return await THREADS.run(self._find, context, path)
+        try:
+            return await THREADS.run(self._find, context, path)
+        except ToolFailed as error:
+            error.executed = "no"
+            raise context.refuse(error) from None
 
     def _find(self, context: ToolContext | None, path: str) -> tuple[Key, str]:
         with self.files.at(path, context) as location:
@@ -250,15 +260,15 @@ class LspTools(CommandTools):
     def _assess_file(self, context: ToolContext, path: str) -> Assessment:
         assessment = self._assessor.reading(context, path)
         try:
-            key, _ = self._find(None, path)
-        except ToolFailed:
-            return assessment  # the call will say why
-        return self._with_start(context, assessment, [key])
+            keys = [self._find(None, path)[0]]
+        except ToolFailed:  # the call will say why; if there is a file by then, it starts nothing
+            keys = []
+        return self._with_start(context, assessment, keys)
 
     def _assess_symbols(self, context: ToolContext, path: str | None = None) -> Assessment:
         if path is not None:
             return self._assess_file(context, path)
-        assessment = Assessment("allow", read_only=True, message="It looks for names.")
+        assessment = Assessment("allow", read_only=True, message="looks for names")
         keys: list[Key] = []
         with suppress(ToolFailed):
             keys = [key for key, _ in self._of_each()]
@@ -268,16 +278,17 @@ class LspTools(CommandTools):
         self, context: ToolContext, assessment: Assessment, keys: Iterable[Key]
     ) -> Assessment:
         """Return an assessment that asks if servers are started that may do anything."""
-        starting = [language for root, language in keys if not self.servers.runs((root, language))]
-        may_start = bool(starting) or self.servers.reads_only
-        self.servers.judge(context, may_start=may_start)
-        if not starting or self.servers.reads_only:
+        if self.servers.reads_only():
+            self.servers.judge(context, None)
             return assessment
-        names = ", ".join(dict.fromkeys(starting))
-        message = f"It starts the language server for {names}, which may run programs of the"
-        message += " project, without a sandbox that keeps it to reading."
+        starting = [key for key in keys if not self.servers.runs(key)]
+        self.servers.judge(context, starting)
+        if not starting:
+            return assessment
+        names = ", ".join(dict.fromkeys(language for _, language in starting))
+        text = f"{assessment.message}, and starts the language server for {names}, which may run"
+        text += " programs of the project, without a sandbox that keeps it to reading"
         behavior = "ask" if assessment.behavior in ("allow", "pass") else assessment.behavior
-        text = f"{assessment.message} {message}".strip()
         return replace(assessment, behavior=behavior, read_only=False, message=text)
 
 
@@ -299,8 +310,9 @@ def _line_of(document: Document, line: int, column: int) -> str:
 
 
 def _word_at(text: str, column: int) -> str:
-    words = re.finditer(r"\w+", text)
-    return next((word[0] for word in words if word.start() < column <= word.end() + 1), "")
+    before = re.search(r"\w*\Z", text[max(0, column - 1 - _MAX_WORD_CHARS) : column - 1])
+    after = re.match(r"\w*", text[column - 1 : column - 1 + _MAX_WORD_CHARS])
+    return (before[0] if before else "") + (after[0] if after else "")
 
 
 async def _published(server: LanguageServer, documents: Documents, document: Document) -> list[Any]:

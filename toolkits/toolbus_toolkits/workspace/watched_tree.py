@@ -162,6 +162,7 @@ def _is_below(path: str, folders: set[str]) -> bool:
 
 _MAX_NAMES = 100_000
 """Names that are kept to tell a new file from one that is replaced; some 10 MB."""
+_MAX_READS = 64
 _SCANNED_AT_ONCE = 32
 """Folders that are listed between two looks at the events, of which the kernel keeps 16,384."""
 
@@ -293,10 +294,15 @@ class WatchedTree:
 
         Raises `EventsLost` and `ToolFailed`.
         """
-        while (events := self.inotify.read()) or self.to_scan:
+        # What comes meanwhile may never end; the kernel holds fewer events than are read here.
+        for _ in range(_MAX_READS):
+            events = self.inotify.read()
             self.handle(events)
-            if self.to_scan:
+            if not events and not self.to_scan:
+                return
+            while self.to_scan:
                 self.scan()
+                self.handle(self.inotify.read())
 
     def check(self) -> None:
         """Look whether the folder was moved before that would be noticed; raise as `open_top`."""
