@@ -162,7 +162,9 @@ class Permissions:
                 that the call reaches, and this brings further patterns, the answer to those.
         """
         judged = self._judged(call, assessment)
-        is_read_only = judged.is_trusted and assessment.read_only
+        # An ask rule must not let a person be asked about what is denied without it.
+        is_immune = assessment.behavior == "ask" and assessment.immune
+        is_read_only = judged.is_trusted and assessment.read_only and not is_immune
         at = MODES.index(self.mode)  # the column of the table
         for finding in self._findings(judged):
             outcome = OUTCOMES[finding.step][at]
