@@ -11,6 +11,7 @@ from collections.abc import Awaitable
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
+from inspect import isawaitable
 from random import Random
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,12 +22,21 @@ from websockets.typing import Subprotocol
 
 from toolbus.auth.tokens import KeyRing
 from toolbus.bounded_logging import bounded_logger
+from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.forked_children import keep_from_children
 from toolbus.transport.client_addresses import TrustedProxies
 from toolbus.transport.websocket import CLOSE_TIMEOUT_S, WRITE_LIMIT_BYTES, RedactingLogger
 from toolbus.wire import LIMIT_HEADER, PROTOCOL_HEADER, SUBPROTOCOL
-from toolbus_server.access.admission import Admission, Admitted, offered_bearer
+from toolbus_server.access.admission import (
+    Admission,
+    Admitted,
+    Refusal,
+    Unread,
+    offered_bearer,
+)
 from toolbus_server.access.connection_limits import DescriptorReserve, JoinRateLimiter
+from toolbus_server.access.extensions import Extensions
+from toolbus_server.access.state_file import StateFolder
 from toolbus_server.access.unread_memory import UnreadMemory
 from toolbus_server.calls.telemetry import ServerTelemetry
 from toolbus_server.rooms.administration import AdminActions, Administration
@@ -53,6 +63,10 @@ _SERVICE_RESTART = 1012
 _REPLACED = 4409
 _EVICTED = 4440
 _LEAVING = "the server is shutting down"
+_STORED_S = 5.0
+"""So long an administrator, or the end of the server, waits until the state is written."""
+_THREADS = WorkerThreads("folder of the state", 1)
+NO_STATE_TEXT = "tokens with `until` have one life here: there is neither --state nor --redis"
 # Replaces the request of an open session: its headers take memory and contain the token.
 _EMPTY_REQUEST = Request("", Headers())
 
@@ -81,6 +95,7 @@ class RoomServer:
         self._telemetry = telemetry or ServerTelemetry()
         self._random = random
         self._server: Server | None = None
+        self._state: StateFolder | None = None
         self.node: Node | None = None
         """Its part in a cluster; None for a single server."""
         self.hub: Hub
@@ -105,6 +120,7 @@ class RoomServer:
             OSError: The address is not available.
             AlreadyExists: Another living node has its name.
             ValueError: `redis` is not the URL of a Redis, or `node` is not a valid name.
+            FolderUnavailable: The folder of `state` cannot be used.
         """
         loop = asyncio.get_running_loop()
         self.hub = Hub(loop, self._settings.limits, self._telemetry, self._random)
@@ -123,6 +139,7 @@ class RoomServer:
             self.node,
             issuers=lambda: {key.iss for key in self.admission.keys},
         )
+        await self._open_state(administration)
         self._services = SessionServices(
             self.admission, administration, loop, time.time, self._settings.asks_for_error_text
         )
@@ -137,7 +154,33 @@ class RoomServer:
         except BaseException:
             if self.node is not None:  # it does not listen, so it must not count as a node
                 await self.node.stop()
+            await self._close_state()
             raise
+
+    async def _open_state(self, administration: Administration) -> None:
+        """Read the state of tokens. Raises `FolderUnavailable`."""
+        admission = self.admission
+        if self.node is not None:
+            admission.extensions = Extensions(self.node.extensions)
+            self.node.extensions.known = admission.extensions.__iter__
+        elif self._settings.state is not None:
+            folder = await _THREADS.run(StateFolder, self._settings.state, undo=StateFolder.close)
+            self._state = folder
+            admission.extensions = Extensions(folder)
+            lives, revocations = await _THREADS.run(folder.load)
+            admission.extensions.learn(lives, time.time())
+            for revocation in revocations:
+                admission.revocations.learn(revocation, time.time())
+            admission.revocations.on_revoked = folder.writer.add_revocation
+            administration.is_stored = partial(folder.writer.is_written, _STORED_S)
+        else:
+            _logger.info("%s", NO_STATE_TEXT)
+        administration.extends_tokens = admission.extensions is not None
+
+    async def _close_state(self) -> None:
+        if self._state is not None:
+            await self._state.aclose(_STORED_S)
+            self._state = None
 
     async def _listen(self, share_port: bool) -> None:
         self._server = await serve(
@@ -252,6 +295,7 @@ class RoomServer:
         await self._server.wait_closed()
         if self.node is not None:
             await self.node.stop()
+        await self._close_state()
         self.admission.log_left_out()
         self._server = None
 
@@ -282,10 +326,33 @@ class RoomServer:
         await permit
         if connection.transport.is_closing() or connection.protocol.eof_sent:  # closed meanwhile
             await connection.drop()
-        return self._admit(connection, request)
+        answer = self._admit(connection, request)
+        return await answer if isawaitable(answer) else answer
 
-    def _admit(self, connection: AcceptedConnection, request: Request) -> Response | None:
+    def _admit(
+        self, connection: AcceptedConnection, request: Request
+    ) -> Response | Awaitable[Response | None] | None:
         decision = self.admission.decide(request.path, request.headers, connection.address)
+        if isinstance(decision, Unread):
+            return self._admit_once_read(decision, connection, request)
+        return self._decided(decision, connection, request)
+
+    async def _admit_once_read(
+        self, unread: Unread, connection: AcceptedConnection, request: Request
+    ) -> Response | None:
+        decision: Admitted | Refusal | Unread | None = await self.admission.read_state(unread)
+        if connection.transport.is_closing() or connection.protocol.eof_sent:  # closed meanwhile
+            await connection.drop()
+        if decision is None:
+            decision = self.admission.decide(
+                request.path, request.headers, connection.address, is_read=True
+            )
+        assert not isinstance(decision, Unread)
+        return self._decided(decision, connection, request)
+
+    def _decided(
+        self, decision: Admitted | Refusal, connection: AcceptedConnection, request: Request
+    ) -> Response | None:
         connection.decision = decision
         if isinstance(decision, Admitted):
             identity = decision.participant.identity
