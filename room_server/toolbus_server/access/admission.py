@@ -104,6 +104,8 @@ class Admitted:
     """After 80 % of that life, when it gets another one, or the participant should renew it."""
     extends: str = ""
     """The token, if it may get another life; else empty."""
+    until: float | None = None
+    """When its last life ends, if it gets further ones."""
     reads_chunks: bool = False
     """Whether it accepts large files in chunks from calls that are not streams."""
     reads_parts: bool = False
@@ -296,6 +298,7 @@ class Admission:
             end + LEEWAY_S,
             extended_at(token, end) if is_extended else renewed_at(token, end),
             jwt if is_extended else "",
+            token.until if self.extensions is not None else None,
         )
 
     def extend(self, participant: Participant, room: str, jwt: str) -> Admitted | None:

@@ -1,4 +1,4 @@
-"""The state of tokens in a folder of one server: further lives and revocations, in a SQLite file."""
+"""The state of tokens in a folder of one server: further lives and revocations."""
 
 from __future__ import annotations
 

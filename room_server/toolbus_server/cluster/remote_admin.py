@@ -94,7 +94,7 @@ class RemoteAdmin:
             options = _decode(revocation)
             if options is None:
                 _logger.error("a revocation in Redis cannot be read: %r", revocation[:100])
-            elif self._remember(revocation):
+            elif self._remember(revocation, options["ends_at"]):
                 self._actions.execute("revoke", options)
 
 
@@ -105,8 +105,10 @@ def _decode(revocation: bytes) -> dict[str, Any] | None:
     except (ValueError, TypeError):
         return None
     match options:
-        case {"jti": str(), "at": int() | float()}:
+        case {"jti": str(), "at": float(), "ends_at": float()}:
             return dict(options)
-        case {"issuer": str(), "name": str(), "at": int() | float()} if "jti" not in options:
+        case {"issuer": str(), "name": str(), "at": float(), "ends_at": float()} if (
+            "jti" not in options
+        ):
             return dict(options)
     return None

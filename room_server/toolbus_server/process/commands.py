@@ -71,6 +71,7 @@ _FILE_SETTINGS: Mapping[str, tuple[str, TypeAdapter[Any]]] = MappingProxyType(
         "node": _TEXT,
         "workers": _WHOLE_NUMBER,
         "metrics": ("'on' or 'off'", TypeAdapter(Switch)),
+        "state": _TEXT,
         "gateway": _BOOLEAN,
         "gateway_port": _WHOLE_NUMBER,
         "trusted_hosts": _TEXTS,
@@ -229,6 +230,15 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
             envvar="TOOLBUS_TRUSTED_HOSTS",
         ),
     ] = [],  # noqa: B006 - typer makes a new one
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for revocations and for tokens that live while they are used; with "
+            "--redis these are in Redis.",
+            envvar="TOOLBUS_STATE",
+            metavar="FOLDER",
+        ),
+    ] = None,
     json: _JsonFlag = False,
     _config: Annotated[
         Path | None,
@@ -266,6 +276,7 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
             node,
             workers,
             metrics,
+            state,
             gateway,
             gateway_port,
             trusted_hosts,

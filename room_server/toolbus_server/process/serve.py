@@ -83,6 +83,7 @@ class ServeOptions:
     node: str
     workers: int
     metrics: Switch
+    state: Path | None = None
     gateway: bool = False
     gateway_port: int = 7718
     trusted_hosts: list[str] = field(default_factory=list)
@@ -102,6 +103,8 @@ class ServeOptions:
         if not trusted:
             raise UsageError(_NO_KEYS)
         _check_workers(self.workers, self.redis)
+        if self.state is not None and self.redis is not None:
+            raise UsageError("--state is for one server: with --redis the state is in Redis")
         if self.gateway:
             _check_gateway(self.workers, variables, has_tls=tls is not None)
         try:
@@ -130,6 +133,7 @@ class ServeOptions:
             trusted_proxies=read_proxies(self.trusted_proxies),
             redis=self.redis,
             node=self.node,
+            state=self.state,
             asks_for_error_text=self.dev,
             metrics=self.metrics == "on",
         )

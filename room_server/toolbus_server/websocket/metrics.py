@@ -57,6 +57,12 @@ class ServerMetrics(Collector):
             ("toolkits", "Toolkits that have a host.", sum(map(_count_toolkits, rooms))),
             ("calls_in_flight", "Calls and assessments that have not ended.", router.in_flight),
             ("holds_open", "Calls that wait for a person.", router.holds.open),
+            (
+                "tokens_extended",
+                "Tokens with `until` known to have another life; -1 where none gets one.",
+                -1 if self._admission.extensions is None else len(self._admission.extensions),
+            ),
+            ("revocations", "Revocations of tokens.", len(self._admission.revocations)),
         ]
         node = self._node
         if node is not None:

@@ -204,10 +204,10 @@ class Session:
         self._expiry.start(admitted)
         name, session = self._room_name, secrets.token_hex(8)
         participant = self.connection.participant.id
-        welcome = Welcome(PROTOCOL_VERSION, participant, name, session, self._facts())
+        welcome = Welcome(PROTOCOL_VERSION, participant, name, session, self._facts(admitted))
         self._transport.send_message(encode(welcome))
 
-    def _facts(self) -> dict[str, Any]:
+    def _facts(self, admitted: Admitted) -> dict[str, Any]:
         participant = self.connection.participant
         facts = {
             "name": participant.identity.name,
@@ -219,6 +219,8 @@ class Session:
         }
         if participant.alias:
             facts["alias"] = participant.alias
+        if admitted.until is not None:
+            facts["until"] = admitted.until
         if self._services.asks_for_error_text:
             facts["errors"] = "text"
         return facts
@@ -244,7 +246,7 @@ class Session:
             raise PermissionDenied("the token is not valid, or belongs to another participant")
         self._hub.renew(self._room_name, self, renewed.participant)
         self._expiry.start(renewed)
-        return self._facts()
+        return self._facts(renewed)
 
     def extend(self, jwt: str) -> Admitted | None:
         """Give the token another life; return its end, or None if it gets none."""

@@ -43,6 +43,7 @@ from toolbus.client.connect_errors import (
 from toolbus.diagnostics.checks import CHECKS, Check, CheckFailed, Finding, run_checks
 from toolbus.diagnostics.exit_codes import ExitCode, UsageError, certificate_step
 from toolbus.diagnostics.join_errors import (
+    last_life_left_s,
     lifetime_text,
     read_claims,
     read_token,
@@ -232,7 +233,8 @@ async def _check_token(context: _Context) -> str:
         )
     now = time.time()
     lifetime = lifetime_text(expires_at, now)
-    if not lifetime:
+    left_s = last_life_left_s(claims) or -LEEWAY_S
+    if not lifetime and left_s <= -LEEWAY_S:
         raise CheckFailed(
             f"the token expired {round(now - expires_at)} s ago",
             "create a new one: `toolbus token create`",
@@ -244,6 +246,9 @@ async def _check_token(context: _Context) -> str:
             f"the token is for {rooms_text(rooms)}, not for room {room}",
             f"`toolbus token create --room {room}`, or use another --room",
         )
+    if left_s > -LEEWAY_S:
+        first = lifetime or "its first life is over"
+        lifetime = f"{first}; {lifetime_text(now + left_s, now)} while it is used (`until`)"
     return f"for {claims.get('sub')!r} in {rooms_text(rooms)}, {lifetime}"
 
 
@@ -367,7 +372,11 @@ async def _check_room(context: _Context) -> str:
             RoomClient(**context.options.choices(), locked=False) as room,
         ):
             context.joined = True
-            return f"joined {room.room} as {room.me.full_name}"
+            joined = f"joined {room.room} as {room.me.full_name}"
+            facts = room._entered.checked_welcome.facts
+            if last_life_left_s(context.claims) is not None and "until" not in facts:
+                joined += "; the token ends with its first life, since the server stores no state"
+            return joined
     except PermissionDenied as error:
         raise CheckFailed(error.message, _room_repair(error)) from None
     except (RoomException, TimeoutError) as error:

@@ -22,8 +22,10 @@ from toolbus.auth.jws import read_header
 from toolbus.auth.keys import KeyRing
 from toolbus.auth.participant_names import name_fault
 from toolbus.auth.tokens import (
+    LEEWAY_S,
     MAX_JWT_BYTES,
     MAX_TOKEN_LIFE_S,
+    MAX_UNTIL_S,
     ParticipantToken,
     RefusalReason,
     TokenRefused,
@@ -33,7 +35,12 @@ from toolbus.cli.completion import complete_grant, complete_preset
 from toolbus.cli.error_report import reporting, writing
 from toolbus.cli.suggestions import nearest
 from toolbus.diagnostics.exit_codes import UsageError
-from toolbus.diagnostics.join_errors import expired_for_s, lifetime_text, read_claims
+from toolbus.diagnostics.join_errors import (
+    expired_for_s,
+    expiry_text,
+    lifetime_text,
+    read_claims,
+)
 from toolbus.diagnostics.user_code_errors import error_text
 from toolbus.errors import PermissionDenied
 from toolbus.settings import DEV_KEYS_FILE, PRESETS, home_of, read_token_file, token_or_file
@@ -62,6 +69,8 @@ _REASONS: MappingProxyType[RefusalReason, str] = MappingProxyType(
         "not_yet_valid": "it is not valid yet",
         "expired": "it has expired",
         "bad_jti": "its id is not valid",
+        "bad_until": "its last time (until) is before its expiry, later than 400 days, or it has no"
+        " id (jti)",
         "bad_name": "its participant name is not valid (PROTOCOL.md, TOKEN-7)",
         "bad_role": "its role is not valid (PROTOCOL.md, TOKEN-7)",
         "bad_room": "its rooms are not valid",
@@ -113,6 +122,13 @@ _Grants = Annotated[
     ),
 ]
 _Ttl = Annotated[str, typer.Option(help="Lifetime, for example 90s, 15m or 1h; at most 1d.")]
+_Until = Annotated[
+    str | None,
+    typer.Option(
+        help="How long it may live while it is used, for example 90d; at most 400d. --ttl is then "
+        "one life: a server that keeps state gives it another one as long as it is connected."
+    ),
+]
 _JsonErrors = Annotated[bool, typer.Option("--json", help="Print errors as JSON.")]
 
 
@@ -126,6 +142,7 @@ def _create(  # noqa: PLR0913 - a parameter for each flag
     grant: _Grants = None,
     role: Annotated[str, typer.Option(help="Role of the participant, visible to others.")] = "user",
     ttl: _Ttl = "1h",
+    until: _Until = None,
     keys: _KeysFlag = None,
     out: Annotated[
         Path | None,
@@ -147,7 +164,11 @@ def _create(  # noqa: PLR0913 - a parameter for each flag
             ttl_s = read_duration_s(ttl)
             if not 0 < ttl_s <= MAX_TOKEN_LIFE_S:
                 raise ValueError(f"--ttl {ttl} is not valid: it must be more than 0 and at most 1d")
-            jwt = made.to_jwt(key, ttl_s=ttl_s)
+            until_s = None if until is None else read_duration_s(until)
+            if until_s is not None and not ttl_s < until_s <= MAX_UNTIL_S:
+                text = "it must be longer than --ttl, and at most 400d"
+                raise ValueError(f"--until {until} is not valid: {text}")
+            jwt = made.to_jwt(key, ttl_s=ttl_s, until_s=until_s)
         except ValueError as error:
             raise UsageError(f"no token was created: {error_text(error)}") from error
         if out is not None:
@@ -180,7 +201,7 @@ def _inspect(
         if keys is None:
             state = "not checked"
             if (ago_s := expired_for_s(claims)) is not None:
-                state = f"{state}, expired {round(ago_s)} s ago"
+                state = f"{state}, {expiry_text(claims, ago_s)}"
             typer.echo(f"{state}: --keys FILE checks the token", err=True)
             fault = name_fault(claims.get("sub"))
             if fault is not None:
@@ -272,13 +293,19 @@ def _key_id(jwt: str) -> str:
 
 def _check(jwt: str, keys: KeyRing) -> None:
     try:
-        verified = ParticipantToken.from_jwt(jwt, keys)
+        verified = ParticipantToken.from_jwt(jwt, keys, allow_extended=True)
     except TokenRefused as refused:
         # The owner of the keys may know the reason; a server tells it to no client.
         text = f"the token is not valid: {_REASONS[refused.reason]} ({refused.reason})"
         raise PermissionDenied(text) from refused
-    text = lifetime_text(verified.expires_at, time.time())
-    typer.echo(f"the token is valid: {text or 'until now'}", err=True)
+    now = time.time()
+    text = lifetime_text(verified.expires_at, now) or "until now"
+    if verified.until is not None:
+        left = lifetime_text(verified.until, now)
+        text = f"{text} in its first life; {left} while it is used"
+        if verified.expires_at + LEEWAY_S <= now:
+            text = f"its first life is over: it is valid if it was used since; {left}"
+    typer.echo(f"the token is valid: {text}", err=True)
 
 
 # The values of --grant: the name of a grant, with a value where it has one. Patterns and names in
