@@ -317,7 +317,9 @@ class Admission:
             return None
         if token.api != participant.scope or token.role != participant.role:
             return None
-        if self.extensions.end_of(token) < (token.until or 0.0):
+        end = self.extensions.end_of(token)
+        # Another connection with this token may have been faster.
+        if end < (token.until or 0.0) and self._now() >= renewed_at(token, end):
             self.extensions.extend(token, self._now())
         return self._admitted(token, jwt, room, participant.instance, participant.epoch)
 

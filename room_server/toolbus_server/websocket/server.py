@@ -39,6 +39,7 @@ from toolbus_server.access.extensions import Extensions
 from toolbus_server.access.state_file import StateFolder
 from toolbus_server.access.unread_memory import UnreadMemory
 from toolbus_server.calls.telemetry import ServerTelemetry
+from toolbus_server.clock import Clock, SystemClock
 from toolbus_server.rooms.administration import AdminActions, Administration
 from toolbus_server.rooms.hub import Hub
 from toolbus_server.settings import ServerSettings
@@ -78,6 +79,7 @@ class RoomServer:
         settings: Address, trusted keys and limits.
         telemetry: Records spans; by default with the process's own OpenTelemetry set-up.
         random: Chooses hosts; pass a seeded one to repeat a run.
+        clock: Tells the time of day, by which tokens end; that of this machine by default.
 
     Raises:
         ValueError: There is no trusted key, one of several issuers has no alias of its own, or a
@@ -90,7 +92,9 @@ class RoomServer:
         *,
         telemetry: ServerTelemetry | None = None,
         random: Random | None = None,
+        clock: Clock | None = None,
     ) -> None:
+        self._clock = clock or SystemClock()
         self._settings = _checked(settings)
         self._telemetry = telemetry or ServerTelemetry()
         self._random = random
@@ -126,7 +130,7 @@ class RoomServer:
         self.hub = Hub(loop, self._settings.limits, self._telemetry, self._random)
         self.hub.set_issuers(self._settings.keys.aliases())
         self.admission = Admission(
-            self._settings, self.hub.epoch_of, self.hub.remote_count, time.time
+            self._settings, self.hub.epoch_of, self.hub.remote_count, self._clock.now
         )
         actions = AdminActions(self.hub, self.admission.revocations)
         self.node = _node_of(self._settings, self.hub, actions)
@@ -135,13 +139,13 @@ class RoomServer:
         administration = Administration(
             self.hub,
             actions,
-            time.time,
+            self._clock.now,
             self.node,
             issuers=lambda: {key.iss for key in self.admission.keys},
         )
         await self._open_state(administration)
         self._services = SessionServices(
-            self.admission, administration, loop, time.time, self._settings.asks_for_error_text
+            self.admission, administration, loop, self._clock, self._settings.asks_for_error_text
         )
         self._prepare_handshakes()
         self._relocation = Relocation(self.hub)
@@ -168,9 +172,9 @@ class RoomServer:
             self._state = folder
             admission.extensions = Extensions(folder)
             lives, revocations = await _THREADS.run(folder.load)
-            admission.extensions.learn(lives, time.time())
+            admission.extensions.learn(lives, self._clock.now())
             for revocation in revocations:
-                admission.revocations.learn(revocation, time.time())
+                admission.revocations.learn(revocation, self._clock.now())
             admission.revocations.on_revoked = folder.writer.add_revocation
             administration.is_stored = partial(folder.writer.is_written, _STORED_S)
         else:

@@ -63,6 +63,7 @@ from toolbus.wire import (
 )
 from toolbus_server.access.admission import Admission, Admitted, Unread
 from toolbus_server.calls.router import FRAME_HANDLERS, Connection, FrameHandler
+from toolbus_server.clock import Clock, Timer
 from toolbus_server.limits import RateLimiter
 from toolbus_server.rooms.administration import Administration
 from toolbus_server.rooms.hub import Hub
@@ -96,8 +97,8 @@ class TokenExpiry:
 
     _holder: Session
     _loop: asyncio.AbstractEventLoop
-    _now: Callable[[], float]
-    _timer: asyncio.TimerHandle | None = None
+    _clock: Clock
+    _timer: Timer | None = None
     _extends: str = ""
     _notified_of: float = 0.0
     _close_at: float = 0.0
@@ -125,7 +126,7 @@ class TokenExpiry:
             self._timer = None
 
     def _arm(self, at: float, act: Callable[[], None]) -> None:
-        self._timer = self._loop.call_later(max(0.0, at - self._now()), act)
+        self._timer = self._clock.call_at(at, act)
 
     def _extend(self) -> None:
         """Give the token another life; where that is not possible, ask for a newer one."""
@@ -139,7 +140,7 @@ class TokenExpiry:
     def _notify(self) -> None:
         self._notified_of = self.ends_at
         self._arm(self.ends_at, self._end)
-        self._holder.notify_token_expiry(max(0, ceil((self.ends_at - self._now()) * 1000)))
+        self._holder.notify_token_expiry(max(0, ceil((self.ends_at - self._clock.now()) * 1000)))
 
     def _end(self) -> None:
         self.is_over = True
@@ -164,8 +165,8 @@ class SessionServices:
     admission: Admission
     administration: Administration
     loop: asyncio.AbstractEventLoop
-    now: Callable[[], float]
-    """Seconds since the epoch."""
+    clock: Clock
+    """By which tokens end."""
     asks_for_error_text: bool
     """Whether hosts are asked to send the texts of exceptions."""
 
@@ -194,7 +195,7 @@ class Session:
         self._lanes: dict[bool, Lane] = {}
         """The walks of registrations, by True, and of other requests."""
         self._unknown = RateLimiter(_UNKNOWN_KINDS, _UNKNOWN_WINDOW_S)
-        self._expiry = TokenExpiry(self, services.loop, services.now)
+        self._expiry = TokenExpiry(self, services.loop, services.clock)
 
     def open(self, admitted: Admitted) -> None:
         """Join the room and send the welcome; the session ends with its token."""
