@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from support.clients.handshakes import ask
+from support.clients.forged_tokens import HEADER, signed
+from support.clients.forged_tokens import KEY as FORGED
+from support.clients.handshakes import ask, claims
 from support.clients.living_tokens import LIFE_S, MovedClock, living
 from support.clients.raw_client import bearer, raw_participant
 from support.clients.raw_requests import next_of
@@ -18,10 +22,13 @@ from support.nodes.cluster import until_listed
 from support.patience import PATIENCE_S
 from support.redis.server import RedisServer, free_port, redis_server
 from support.rooms.events import until
-from toolbus import Key, KeyRing, RoomClient, Toolkit, tool
+from toolbus import ApiScope, Key, KeyRing, RoomClient, Toolkit, tool
+from toolbus.auth.jws import read_unverified
+from toolbus.auth.tokens import LEEWAY_S
 from toolbus.errors import PermissionDenied
 from toolbus.wire import Notice
-from toolbus_server.access.state_file import FolderUnavailable
+from toolbus_server.access.state_file import FolderUnavailable, StateFolder
+from toolbus_server.access.state_writer import StateBatch, StateWriter
 from toolbus_server.settings import ServerSettings
 from toolbus_server.testing import TestServer, running_nodes, running_server
 
@@ -193,8 +200,6 @@ async def test_a_revocation_is_known_after_each_restart(tmp_path: Path) -> None:
 
 
 def _claim(jwt: str, name: str) -> object:
-    from toolbus.auth.jws import read_unverified
-
     return read_unverified(jwt)[name]
 
 
@@ -235,6 +240,103 @@ async def test_a_state_that_cannot_be_read_is_no_refusal(redis: RedisServer) -> 
 async def redis() -> AsyncIterator[RedisServer]:
     async with redis_server() as server:
         yield server
+
+
+async def test_three_lives_by_the_clock_of_the_machine(tmp_path: Path) -> None:
+    now = time.time()
+    # Each life is a second; the leeway makes the first one end a second from now.
+    expired_at = now - LEEWAY_S + 1
+    made = claims(iat=expired_at - 1, exp=expired_at, until=now + 600, jti="one", room=["lab"])
+    jwt = signed(HEADER, made | {"api": ApiScope.full().to_claims()})
+    settings = ServerSettings(keys=KeyRing([]), port=0, state=tmp_path)
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        running_server(key=FORGED, settings=settings) as server,
+        joined(server, jwt) as room,
+    ):
+        extensions = server.server.admission.extensions
+        assert extensions is not None
+        await until(lambda: len(extensions) == 1)
+        ((_, first),) = extensions
+        await until(lambda: max(end for _, end in extensions) >= first + 3)
+        assert [each.name for each in await room.participants()] == [room.name]
+
+
+async def test_a_revocation_reaches_all_nodes_and_those_that_start_later(
+    redis: RedisServer,
+) -> None:
+    """ADMIN-4: also one that was made while Redis was away."""
+    clock = MovedClock()
+    async with asyncio.timeout(PATIENCE_S):
+        async with running_nodes(redis.url, settings=_OF_NODES, clock=clock) as (here, there):
+            key = here.key
+            tokens = [living(key, name, clock.now()) for name in ("ann", "bob")]
+            admin_token = living(key, "admin", clock.now())
+            async with (
+                raw_participant(here, token=tokens[0]) as ann_here,
+                raw_participant(there, token=tokens[0]) as ann_there,
+                joined(here, admin_token) as admin,
+            ):
+                await admin.admin("revoke", name="ann")
+                assert await ann_here.close_code() == 4440
+                assert await ann_there.close_code() == 4440
+                node = here.server.node
+                assert node is not None
+                await redis.kill()
+                await until(lambda: not node.is_joined.is_set())
+                async with raw_participant(there, token=tokens[1]) as bob:
+                    await admin.admin("revoke", jti=_claim(tokens[1], "jti"))
+                    await redis.start()
+                    assert await bob.close_code() == 4440
+        settings = replace(_OF_NODES, redis=redis.url)
+        async with running_server(key=key, settings=settings, clock=clock) as later:
+            assert later.server.node is not None
+            await later.server.node.is_joined.wait()
+            assert [await is_refused(later, jwt) for jwt in tokens] == [True, True]
+
+
+async def test_what_cannot_be_written_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("toolbus_server.access.state_writer._RETRY_S", 0.01)
+    monkeypatch.setattr("toolbus_server.websocket.server._STORED_S", 0.01)
+    commit = StateFolder._commit
+    monkeypatch.setattr(StateFolder, "_commit", _is_full)
+    clock = MovedClock()
+    async with asyncio.timeout(PATIENCE_S), serving(clock, tmp_path) as server:
+        token = living(KEY, "ann", clock.now())
+        async with joined(server, server.token("admin", room="*")) as admin:
+            done = await admin.admin("revoke", name="ann")
+            assert done == {"closed": 0, "stored": False}
+        assert await is_refused(server, token)
+        monkeypatch.setattr(StateFolder, "_commit", commit)
+        await until(lambda: "is written to" in caplog.text)
+        await restart(server)
+        assert await is_refused(server, token)
+    assert caplog.text.count("is not written to") == 1
+
+
+def _is_full(_: StateFolder, batch: object) -> None:
+    raise sqlite3.OperationalError("database or disk is full")
+
+
+async def test_ten_thousand_lives_are_written_in_a_few_batches() -> None:
+    batches: list[StateBatch] = []
+
+    async def write(batch: StateBatch) -> None:
+        batches.append(batch)
+        await asyncio.sleep(0)
+
+    writer = StateWriter(write, "memory")
+    for number in range(10_000):
+        writer.add_end(("acme", str(number)), 1.0)
+        writer.add_end(("acme", str(number)), 2.0)
+        if number % 1_000 == 0:
+            await asyncio.sleep(0)
+    assert await writer.is_written(PATIENCE_S)
+    rows = [row for batch in batches for row in batch.ends.items()]
+    assert (len(rows), len(batches) < 12) == (len(dict(rows)), True)
+    assert set(dict(rows).values()) == {2.0}
 
 
 @pytest.mark.parametrize("fault", ["shared", "newer", "a file", "not ours"])

@@ -230,6 +230,26 @@ def test_inspect_reports_an_expired_token(toolbus: CommandLine) -> None:
     assert re.search(r"^not checked, expired 5[4-9]\d s ago: ", outcome.err, re.MULTILINE)
 
 
+def test_inspect_reads_until(toolbus: CommandLine) -> None:
+    keys = str(toolbus.folder / "keys.toml")
+    create = ("token", "create", "--name", "alice", "--preset", "user", "--until")
+    made = toolbus.run_here(*create, "90d").out.strip()
+    checked = toolbus.run_here("token", "inspect", made, "--keys", keys)
+    assert re.search(r"valid: 3\d\d\d s left in its first life; \d{7} s left while", checked.err)
+    key = KeyRing.load(keys).signing_key
+    assert key is not None
+    claims = ParticipantToken(name="eve", room=["main"])
+    for age, words in (
+        (5_000, "was not used for one life since"),
+        (9_000, "its last life (`until`)"),
+    ):
+        old = claims.to_jwt(key, ttl_s=60, until_s=8_000, now=time.time() - age)
+        assert words in toolbus.run_here("token", "inspect", old).err
+    for until in ("1h", "401d", "soon"):
+        refused = toolbus.run_here(*create, until)
+        assert (refused.code, "no token was created" in refused.err) == (2, True)
+
+
 def test_each_refusal_reason_has_a_text() -> None:
     assert set(_REASONS) == set(get_args(RefusalReason))
 

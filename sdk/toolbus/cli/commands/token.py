@@ -201,7 +201,7 @@ def _inspect(
         if keys is None:
             state = "not checked"
             if (ago_s := expired_for_s(claims)) is not None:
-                state = f"{state}, {expiry_text(claims, ago_s)}"
+                state = f"{state}, {expiry_text(claims, ago_s).removeprefix('it ')}"
             typer.echo(f"{state}: --keys FILE checks the token", err=True)
             fault = name_fault(claims.get("sub"))
             if fault is not None:
