@@ -621,12 +621,6 @@ async def test_a_token_that_lives_on_keeps_the_client_connected_without_a_change
             RoomClient(server.url, room="lab", token=living(server.key, "ann", clock.now())) as ann,
         ):
             await host.wait_for(hosting="lines")
-            (session,) = [
-                session
-                for session in server.server.hub.rooms["lab"].sessions.values()
-                if session.connection.participant.identity.name == "node-host"
-            ]
             for _ in range(20):
                 clock.move(LIFE_S)
                 assert [each.name async for each in ann.toolkits()] == ["lines"]
-            assert session._expiry.ends_at > clock.now()
