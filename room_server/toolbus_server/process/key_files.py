@@ -17,6 +17,7 @@ import stat
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from toolbus.atomic_file import write_atomically
@@ -29,8 +30,10 @@ __all__ = [
     "add_key",
     "check_writers",
     "dev_keys",
+    "joined",
     "private_to_owner",
     "read_key_files",
+    "set_files",
 ]
 
 _POLL_INTERVAL_S = 1.0
@@ -66,9 +69,9 @@ def add_key(path: Path, key: Key) -> KeyRing:
     """
     path = Path(os.path.realpath(path))
     text = KeyRing([key]).to_toml()
-    old = list(KeyRing.load(path)) if path.exists() else []
-    ring = KeyRing([*old, key])
-    if old:
+    old = KeyRing.load(path) if path.exists() else KeyRing([])
+    ring = KeyRing([*old, key], old.issuers.values())
+    if len(old) or old.issuers:
         text = path.read_text(encoding="utf-8").removesuffix("\n") + "\n\n" + text
     KeyRing.from_toml(text)
     write_atomically(path, text.encode(), mode=0o600, sync=True)
@@ -132,12 +135,32 @@ def read_key_files(paths: Iterable[Path]) -> KeyRing:
     paths = list(paths)
     for path in paths:
         check_writers(path)
-    keys = KeyRing([key for path in paths for key in KeyRing.load(path)])
+    rings = [KeyRing.load(path) for path in paths]
     try:
-        keys.aliases()
+        keys = joined(rings)
     except ValueError as error:
         raise ValueError(f"{', '.join(map(str, paths))}: {error}") from None
+    for path in set_files(keys):
+        check_writers(path)
     return keys
+
+
+def joined(rings: Iterable[KeyRing]) -> KeyRing:
+    """Return the keys and issuers of several rings as one.
+
+    Raises:
+        ValueError: Two keys have the same id, or one of several issuers has no alias of its own.
+    """
+    rings = list(rings)
+    issuers = [issuer for ring in rings for issuer in ring.issuers.values()]
+    keys = KeyRing([key for ring in rings for key in ring], issuers)
+    keys.aliases()
+    return keys
+
+
+def set_files(keys: KeyRing) -> list[Path]:
+    """Return the files that key sets are read from."""
+    return [Path(issuer.jwks) for issuer in keys.issuers.values() if not issuer.is_remote]
 
 
 class KeyReloader:
@@ -153,7 +176,7 @@ class KeyReloader:
         self, paths: Iterable[Path], trusted: KeyRing, trust: Callable[[KeyRing], None]
     ) -> None:
         self._paths = tuple(paths)
-        self._trusted = list(trusted)
+        self._trusted = trusted
         # The first poll reads the files: they may have changed since they were read.
         self._versions: list[tuple[int | None, ...]] | None = None
         self._trust = trust
@@ -164,7 +187,7 @@ class KeyReloader:
 
         With `force` both in any case. It blocks while it reads.
         """
-        versions = list(map(_version_of, self._paths))
+        versions = list(map(_version_of, (*self._paths, *set_files(self._trusted))))
         if versions == self._versions and not force:
             return None
         self._versions = versions
@@ -173,9 +196,9 @@ class KeyReloader:
         except (OSError, ValueError) as error:
             _logger.warning("the keys were not reloaded: %s", error)
             return None
-        if list(keys) == self._trusted and not force:
+        if _are_equal(keys, self._trusted) and not force:
             return None
-        self._trusted = list(keys)
+        self._trusted = keys
         return keys
 
     def request(self) -> None:
@@ -194,7 +217,16 @@ class KeyReloader:
             if keys is not None:
                 self._trust(keys)
                 # A warning, so that it is logged: an operator who changed a file waits for it.
-                _logger.warning("trusted keys: %s", ", ".join(repr(key.kid) for key in keys))
+                _logger.warning("trusted keys: %s", _listed(keys))
+
+
+def _are_equal(one: KeyRing, other: KeyRing) -> bool:
+    return list(one) == list(other) and one.issuers == other.issuers
+
+
+def _listed(keys: KeyRing) -> str:
+    sets = (issuer.keys or {} for issuer in keys.issuers.values())
+    return ", ".join(map(repr, (*(key.kid for key in keys), *chain.from_iterable(sets))))
 
 
 def _version_of(path: Path) -> tuple[int | None, ...]:

@@ -121,7 +121,7 @@ class RoomServer:
             actions,
             time.time,
             self.node,
-            issuers=lambda: {key.iss for key in self.admission.keys},
+            issuers=lambda: set(self.admission.keys.aliases()),
         )
         self._services = SessionServices(
             self.admission, administration, loop, time.time, self._settings.asks_for_error_text
@@ -343,7 +343,7 @@ class RoomServer:
 
 
 def _checked(settings: ServerSettings) -> ServerSettings:
-    if not len(settings.keys):
+    if not len(settings.keys) and not settings.keys.issuers:
         raise ValueError("a server needs at least one key to check tokens with")
     settings.keys.aliases()  # raises ValueError
     TrustedProxies(settings.trusted_proxies)

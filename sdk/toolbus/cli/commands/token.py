@@ -48,6 +48,7 @@ _REASONS: MappingProxyType[RefusalReason, str] = MappingProxyType(
         "alg_none": "it is not signed",
         "no_kid": "its header has no key id (kid)",
         "unknown_kid": "none of these keys has its key id (kid)",
+        "no_key_set": "the key set of its issuer could not be read yet",
         "wrong_alg": "its signature algorithm is not that of the key",
         "bad_signature": "its signature does not match the key",
         "wrong_audience": "its audience is not toolbus",
@@ -62,6 +63,7 @@ _REASONS: MappingProxyType[RefusalReason, str] = MappingProxyType(
         "bad_role": "its role is not valid (PROTOCOL.md, TOKEN-7)",
         "bad_room": "its rooms are not valid",
         "bad_grants": "its grants are not valid",
+        "no_rule": "no [[rule]] of its issuer matches its claims",
     }
 )
 
