@@ -295,7 +295,8 @@ async def _serve(
     if supervisor is not None:
         loop.add_reader(supervisor, _stop_at_end, supervisor, stop)
     try:
-        if not await run_until_stopped(server.start(share_port=supervisor is not None), stop):
+        starting = _start(server, reloader, share_port=supervisor is not None)
+        if not await run_until_stopped(starting, stop):
             return
     except OSError as error:
         raise listen_error(error, settings.host, settings.port) from error
@@ -314,6 +315,11 @@ async def _serve(
     if supervisor is not None:
         server.stop_listening()  # so that new connections go to the other workers
     await server.stop()
+
+
+async def _start(server: RoomServer, reloader: KeyReloader, *, share_port: bool) -> None:
+    await reloader.fetch_sets()  # who connects to a server that listens is to be admitted
+    await server.start(share_port=share_port)
 
 
 async def _enter_gateway(

@@ -8,6 +8,7 @@ import shlex
 import stat
 import sys
 import time
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated
@@ -18,7 +19,7 @@ from toolbus.atomic_file import write_atomically
 from toolbus.auth.grant_options import FLAGS, read_scope
 from toolbus.auth.jws import read_header
 from toolbus.auth.keys import KeyRing
-from toolbus.auth.participant_names import name_fault
+from toolbus.auth.participant_names import full_name, name_fault
 from toolbus.auth.tokens import (
     MAX_JWT_BYTES,
     MAX_TOKEN_LIFE_S,
@@ -28,8 +29,9 @@ from toolbus.auth.tokens import (
 )
 from toolbus.cli.completion import complete_grant, complete_preset
 from toolbus.cli.error_report import reporting, writing
+from toolbus.diagnostics.checks import CHECKS
 from toolbus.diagnostics.exit_codes import UsageError
-from toolbus.diagnostics.join_errors import expired_for_s, lifetime_text, read_claims
+from toolbus.diagnostics.join_errors import expired_for_s, lifetime_text, read_claims, rooms_text
 from toolbus.diagnostics.user_code_errors import error_text
 from toolbus.errors import PermissionDenied
 from toolbus.settings import DEV_KEYS_FILE, home_of, read_token_file, token_or_file
@@ -180,10 +182,11 @@ def _inspect(
                 state = f"{state}, expired {round(ago_s)} s ago"
             typer.echo(f"{state}: --keys FILE checks the token", err=True)
             fault = name_fault(claims.get("sub"))
-            if fault is not None:
+            # Without rooms it is of an identity provider: a rule of the server decides its name.
+            if fault is not None and "room" in claims:
                 typer.echo(f"no server accepts this token: the name (sub) {fault}", err=True)
         else:
-            _check(text, _load(keys))
+            _check(text, _with_key_sets(_load(keys)))
         typer.echo(json_text(claims, indent=2))
 
 
@@ -265,3 +268,27 @@ def _check(jwt: str, keys: KeyRing) -> None:
         raise PermissionDenied(text) from refused
     text = lifetime_text(verified.expires_at, time.time())
     typer.echo(f"the token is valid: {text or 'until now'}", err=True)
+    issuer = keys.issuers.get(verified.issuer)
+    rule = None if issuer is None else issuer.rule_of(read_claims(jwt))
+    if issuer is None or rule is None:
+        return
+    name = full_name(verified.name, issuer.alias or "")
+    for line in (
+        f"rule {rule.number}: {json_text(dict(rule.match))}",
+        f"identity: {one_line(name)} (issuer {issuer.iss}), role {verified.role}",
+        f"{rooms_text(verified.room)}; grants: {json_text(verified.api.to_claims())}",
+    ):
+        typer.echo(line, err=True)
+
+
+def _with_key_sets(keys: KeyRing) -> KeyRing:
+    """Return the keys with the key sets at addresses, which are fetched by the server's package."""
+    if not any(issuer.is_remote for issuer in keys.issuers.values()):
+        return keys
+    for entry in entry_points(group=CHECKS, name="key_sets"):
+        try:
+            filled: KeyRing = entry.load()(keys)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        return filled
+    raise UsageError("what fetches key sets is not installed: pip install 'toolbus[server]'")
