@@ -89,6 +89,9 @@ _STANDBY = Refusal(
     503, None, "This server waits until servers of another release have ended: connect to those.\n"
 )
 _NO_STATE = Refusal(503, None, "The state of tokens cannot be read: try again in a moment.\n")
+_NO_KEY_SET = Refusal(
+    503, None, "The keys of the token's issuer could not be fetched yet: try again.\n"
+)
 _DRAINING = Refusal(503, None, "This server is shutting down: connect again in a moment.\n")
 
 
@@ -288,7 +291,9 @@ class Admission:
             rooms=tuple(token.room),
             jti=token.jti,
             issued_at=token.issued_at,
-            is_developer=token.key_id in self._settings.development_keys,
+            # An issuer chooses the ids in its key set, also those of other keys.
+            is_developer=token.key_id in self._settings.development_keys
+            and token.issuer not in self.keys.issuers,
         )
         end = token.expires_at if self.extensions is None else self.extensions.end_of(token)
         is_extended = self.extensions is not None and token.until is not None and end < token.until
@@ -407,7 +412,9 @@ class Admission:
                 jwt, self.keys, now=now, allow_extended=self.extensions is not None
             )
         except TokenRefused as error:
-            raise _Refused(_BAD_TOKEN, error.reason, jwt) from error
+            # A client gives up for good on 401, and this token may be as good as any.
+            refusal = _NO_KEY_SET if error.reason == "no_key_set" else _BAD_TOKEN
+            raise _Refused(refusal, error.reason, jwt) from error
         if self.revocations.covers(token):
             raise _Refused(_BAD_TOKEN, "revoked", jwt)
         if self.extensions is not None and now >= self.extensions.end_of(token) + LEEWAY_S:

@@ -111,7 +111,7 @@ async def running_server(
     """
     signing = key or Key.generate(kid="test", iss="toolbus-test", alias="test")
     chosen = settings or ServerSettings(keys=KeyRing([]), port=0, drain_s=1.0)
-    chosen = replace(chosen, keys=KeyRing([signing, *chosen.keys]))
+    chosen = replace(chosen, keys=KeyRing([signing, *chosen.keys], chosen.keys.issuers.values()))
     telemetry = ServerTelemetry(tracing)
     random = Random(seed)
     async with RoomServer(chosen, telemetry=telemetry, random=random, clock=clock) as server:

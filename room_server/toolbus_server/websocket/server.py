@@ -141,7 +141,7 @@ class RoomServer:
             actions,
             self._clock.now,
             self.node,
-            issuers=lambda: {key.iss for key in self.admission.keys},
+            issuers=lambda: set(self.admission.keys.aliases()),
         )
         await self._open_state(administration)
         self._services = SessionServices(
@@ -414,7 +414,7 @@ class RoomServer:
 
 
 def _checked(settings: ServerSettings) -> ServerSettings:
-    if not len(settings.keys):
+    if not len(settings.keys) and not settings.keys.issuers:
         raise ValueError("a server needs at least one key to check tokens with")
     settings.keys.aliases()  # raises ValueError
     TrustedProxies(settings.trusted_proxies)

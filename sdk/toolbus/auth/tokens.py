@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, TypeAlias, TypeGuard
 
 from toolbus.auth.grants import ApiScope, check_room_pattern, matches_room
+from toolbus.auth.key_sets import Issuer
 from toolbus.auth.keys import Algorithm, Key, KeyRing
-from toolbus.auth.participant_names import is_participant_name, name_fault
+from toolbus.auth.participant_names import MAX_RULED_NAME_CHARS, is_participant_name, name_fault
 from toolbus.auth.token_limits import LEEWAY_S, MAX_JWT_BYTES
 from toolbus.errors import PermissionDenied
 
@@ -56,6 +57,7 @@ RefusalReason: TypeAlias = Literal[
     "alg_none",
     "no_kid",
     "unknown_kid",
+    "no_key_set",
     "wrong_alg",
     "bad_signature",
     "wrong_audience",
@@ -71,6 +73,7 @@ RefusalReason: TypeAlias = Literal[
     "bad_role",
     "bad_room",
     "bad_grants",
+    "no_rule",
 ]
 """Why a token was refused: a closed set, suitable as the label of a counter."""
 
@@ -175,7 +178,7 @@ class ParticipantToken:
 
         Args:
             jwt: The token as its holder sent it.
-            keys: The trusted keys; nothing is fetched.
+            keys: The trusted keys, and issuers with their key sets and rules; nothing is fetched.
             now: The current time in seconds since the epoch; this machine's clock by default.
             allow_extended: Accept a token with `until` after its first life too. Whether it was
                 given another one is for the caller to check.
@@ -183,10 +186,11 @@ class ParticipantToken:
         Raises:
             TokenRefused: The token is invalid; no other exception is raised.
         """
-        key = _pinned_key(jwt, keys)
+        key, issuer = _pinned_key(jwt, keys)
         claims = _signed_claims(jwt, key)
         audience = claims.get("aud")
-        if audience != AUDIENCE and not (isinstance(audience, list) and AUDIENCE in audience):
+        expected = AUDIENCE if issuer is None else issuer.audience
+        if audience != expected and not (isinstance(audience, list) and expected in audience):
             raise TokenRefused("wrong_audience")
         if claims.get("iss") != key.iss:
             raise TokenRefused("wrong_issuer")
@@ -199,7 +203,10 @@ class ParticipantToken:
         ends_at = expires_at if until is None or not allow_extended else until
         if now >= ends_at + LEEWAY_S:
             raise TokenRefused("expired")
-        participant = _read_participant(claims)
+        if issuer is None:
+            participant = _read_participant(claims)
+        else:
+            participant = _ruled_participant(claims, issuer)
         return VerifiedToken(
             **participant,
             issuer=key.iss,
@@ -231,9 +238,17 @@ class VerifiedToken(ParticipantToken):
     Each life is as long as the first, `expires_at - issued_at`.
     """
 
+    def __post_init__(self) -> None:
+        """Check nothing again: `from_jwt` has, and a name by a rule may be longer."""
+        object.__setattr__(self, "room", tuple(self.room))
 
-def _pinned_key(jwt: str, keys: KeyRing) -> Key:
-    """Return the key that the header names. Only `kid` and `alg` of the header are used."""
+
+def _pinned_key(jwt: str, keys: KeyRing) -> tuple[Key, Issuer | None]:
+    """Return the key that the header names, and its issuer if that has a key set.
+
+    Only `kid` and `alg` of the header are used. The payload, not verified yet, chooses the set: a
+    `kid` means a key of that issuer alone.
+    """
     if not isinstance(jwt, str) or not jwt.isascii():
         raise TokenRefused("malformed")
     if len(jwt) > MAX_JWT_BYTES:
@@ -244,12 +259,27 @@ def _pinned_key(jwt: str, keys: KeyRing) -> Key:
         raise TokenRefused("alg_none")
     if not isinstance(kid, str):
         raise TokenRefused("no_kid")
-    key = keys.get(kid)
+    issuer = _unverified_issuer(jwt, keys)
+    if issuer is None:
+        key = keys.get(kid)
+    elif issuer.keys is None:
+        raise TokenRefused("no_key_set")
+    else:
+        key = issuer.keys.get(kid)
     if key is None:
         raise TokenRefused("unknown_kid")
     if alg != key.alg:
         raise TokenRefused("wrong_alg")
-    return key
+    return key, issuer
+
+
+def _unverified_issuer(jwt: str, keys: KeyRing) -> Issuer | None:
+    if not keys.issuers:
+        return None
+    from toolbus.auth.jws import read_issuer
+
+    name = read_issuer(jwt)
+    return keys.issuers.get(name) if isinstance(name, str) else None
 
 
 def _header(jwt: str) -> dict[str, Any]:
@@ -345,3 +375,13 @@ def _read_participant(claims: dict[str, Any]) -> dict[str, Any]:
     except ValueError as error:
         raise TokenRefused("bad_grants") from error
     return {"name": name, "room": room, "role": role, "api": api}
+
+
+def _ruled_participant(claims: dict[str, Any], issuer: Issuer) -> dict[str, Any]:
+    rule = issuer.rule_of(claims)
+    if rule is None:
+        raise TokenRefused("no_rule")
+    name = rule.name_of(claims)
+    if not is_participant_name(name, MAX_RULED_NAME_CHARS):
+        raise TokenRefused("bad_name")
+    return {"name": name, "room": rule.rooms, "role": rule.role, "api": rule.api}

@@ -123,7 +123,7 @@ def test_rooms_role_and_lifetime_are_set_by_flags(toolbus: CommandLine) -> None:
         (["--grant", "observe=yes"], "observe has no value: write --grant observe"),
         (["--grant", "approve"], "approve has patterns of tools: write for example --grant app"),
         (["--grant", "agents.act_for="], "has names of participants"),
-        (["--grant", "approve=a,b"], "its own --grant: --grant approve=a --grant ..."),
+        (["--grant", "approve=a,b"], "write a grant for each value: --grant approve='a'"),
         (["--grant", "agents.register=a.b"], "'a.b' is not a toolkit pattern"),
         (["--preset", "user", "--keys", "nowhere.toml"], "toolbus key create"),
     ],

@@ -21,6 +21,7 @@ from email import message_from_string
 from email.utils import parsedate_to_datetime
 from importlib.metadata import entry_points
 from itertools import groupby
+from math import inf
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -62,6 +63,13 @@ __all__ = ["check_room", "doctor"]
 
 _TIMEOUT_S = 5.0
 _CLOCK_SKEW_S = 5.0
+_KEY_SET_AGE = re.compile(
+    r'^toolbus_key_set_age_seconds\{issuer="([^"\n]{1,128})"\} (\+Inf|[0-9.e+]{1,24})$',
+    re.MULTILINE,
+)
+_OLD_KEY_SET_S = 900.0
+"""Three requests of the server have failed by then."""
+_MAX_METRICS_BYTES = 262_144
 _LATEST_TIME = 253_402_300_799  # the last second of the year 9999
 
 
@@ -75,6 +83,8 @@ class _Context:
     claims: dict[str, Any] = field(default_factory=dict)
     server_time_s: float | None = None
     joined: bool = False
+    scope: ApiScope | None = None
+    """The grants by which it joined."""
 
 
 _RedisFlag = Annotated[
@@ -221,8 +231,10 @@ async def _check_token(context: _Context) -> str:
         claims = context.claims = read_claims(await read_token(context.settings))
     except UsageError as mistake:
         raise CheckFailed(mistake.message, "`toolbus token create` creates one") from None
+    # Without rooms it is of an identity provider: a rule of the server decides name and rooms.
+    is_own = "room" in claims
     fault = name_fault(claims.get("sub"))
-    if fault is not None:
+    if fault is not None and is_own:
         raise CheckFailed(
             f"the name in the token {fault}", "`toolbus token create --name NAME` creates a new one"
         )
@@ -239,6 +251,8 @@ async def _check_token(context: _Context) -> str:
             f"the token expired {round(now - expires_at)} s ago",
             "create a new one: `toolbus token create`",
         )
+    if not is_own:
+        return f"for {claims.get('sub')!r}, which needs a rule of the server, {lifetime}"
     room = context.settings.room
     rooms = token_rooms(claims)
     if not matches_room(rooms, room):
@@ -299,15 +313,32 @@ async def _check_ready(context: _Context) -> str:
     if " 404 " in f"{status} " and not text.startswith(("leaving", "not ready")):
         raise CheckFailed("the server, or a proxy, shows no readiness", "", status="skip")
     if " 200 " in f"{status} " and "without" not in text:
-        return "accepts participants"
+        return "accepts participants" + await _key_set_ages(url)
     repair = ""
     if "Redis" in text or "another release" in text:
         repair = "`toolbus doctor --redis URL` checks the Redis of the server, from its machine"
     raise CheckFailed(text or status, repair, status="warn")
 
 
-async def _http_response(url: str, path: str) -> str:
-    """Request a path without a token, and return the response.
+async def _key_set_ages(url: str) -> str:
+    """Return how old the key sets of the server are, by its metrics; empty if it shows none."""
+    try:
+        metrics = await _http_response(url, "/metrics", _MAX_METRICS_BYTES)
+    except OSError:
+        return ""
+    ages = {found[1]: float(found[2]) for found in _KEY_SET_AGE.finditer(metrics)}
+    texts = []
+    for issuer, age_s in ages.items():
+        age = "was not fetched yet" if age_s == inf else f"is {age_s:.0f} s old"
+        texts.append(f"the key set of {issuer} {age}")
+    if any(age_s > _OLD_KEY_SET_S for age_s in ages.values()):
+        text = "the log of the server has the reason; its keys that are new are not accepted"
+        raise CheckFailed("; ".join(texts), text, status="warn")
+    return "".join(f"; {text}" for text in texts)
+
+
+async def _http_response(url: str, path: str, most: int = 16_384) -> str:
+    """Request a path without a token, and return the first bytes of the response.
 
     Addresses are chosen as for a websocket: one that does not answer gives way to the next.
     """
@@ -331,7 +362,7 @@ async def _http_response(url: str, path: str) -> str:
             writer.write(request.encode())
             response = b""
             # It may be of whatever listens there.
-            while not _is_complete(response) and len(response) < 16_384:
+            while not _is_complete(response) and len(response) < most:
                 part = await reader.read(4_096)
                 if not part:
                     break
@@ -372,6 +403,7 @@ async def _check_room(context: _Context) -> str:
             RoomClient(**context.options.choices(), locked=False) as room,
         ):
             context.joined = True
+            context.scope = room.grants
             joined = f"joined {room.room} as {room.me.full_name}"
             facts = room._entered.checked_welcome.facts
             if last_life_left_s(context.claims) is not None and "until" not in facts:
@@ -400,12 +432,16 @@ def _room_repair(error: PermissionDenied) -> str:
 
 
 async def _check_grants(context: _Context) -> str:
-    try:
-        scope = ApiScope.from_claims(context.claims.get("api", {}))
-    except ValueError as error:
-        raise CheckFailed(
-            f"the grants are not valid: {error_text(error)}", "`toolbus token create`"
-        ) from None
+    scope = context.scope
+    if "room" in context.claims:
+        try:
+            scope = ApiScope.from_claims(context.claims.get("api", {}))
+        except ValueError as error:
+            raise CheckFailed(
+                f"the grants are not valid: {error_text(error)}", "`toolbus token create`"
+            ) from None
+    if scope is None:
+        raise CheckFailed("a rule of the server decides the grants", "", status="skip")
     agents = scope.agents
     tools = ", ".join(agents.allow)
     if agents.deny:

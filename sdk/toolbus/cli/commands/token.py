@@ -8,19 +8,18 @@ import shlex
 import stat
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from toolbus.atomic_file import write_atomically
-from toolbus.auth.grants import GRANTS, AgentsGrant, ApiScope
+from toolbus.auth.grant_options import FLAGS, read_scope
 from toolbus.auth.jws import read_header
 from toolbus.auth.keys import KeyRing
-from toolbus.auth.participant_names import name_fault
+from toolbus.auth.participant_names import full_name, name_fault
 from toolbus.auth.tokens import (
     LEEWAY_S,
     MAX_JWT_BYTES,
@@ -30,20 +29,20 @@ from toolbus.auth.tokens import (
     RefusalReason,
     TokenRefused,
 )
-from toolbus.chunks.json_values import cut, shown
 from toolbus.cli.completion import complete_grant, complete_preset
 from toolbus.cli.error_report import reporting, writing
-from toolbus.cli.suggestions import nearest
+from toolbus.diagnostics.checks import CHECKS
 from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.diagnostics.join_errors import (
     expired_for_s,
     expiry_text,
     lifetime_text,
     read_claims,
+    rooms_text,
 )
 from toolbus.diagnostics.user_code_errors import error_text
 from toolbus.errors import PermissionDenied
-from toolbus.settings import DEV_KEYS_FILE, PRESETS, home_of, read_token_file, token_or_file
+from toolbus.settings import DEV_KEYS_FILE, home_of, read_token_file, token_or_file
 from toolbus.untrusted_text import SHOWN_CHARS, json_text, one_line
 
 __all__ = ["read_duration_s", "token"]
@@ -59,6 +58,7 @@ _REASONS: MappingProxyType[RefusalReason, str] = MappingProxyType(
         "alg_none": "it is not signed",
         "no_kid": "its header has no key id (kid)",
         "unknown_kid": "none of these keys has its key id (kid)",
+        "no_key_set": "the key set of its issuer could not be read yet",
         "wrong_alg": "its signature algorithm is not that of the key",
         "bad_signature": "its signature does not match the key",
         "wrong_audience": "its audience is not toolbus",
@@ -75,6 +75,7 @@ _REASONS: MappingProxyType[RefusalReason, str] = MappingProxyType(
         "bad_role": "its role is not valid (PROTOCOL.md, TOKEN-7)",
         "bad_room": "its rooms are not valid",
         "bad_grants": "its grants are not valid",
+        "no_rule": "no [[rule]] of its issuer matches its claims",
     }
 )
 
@@ -158,8 +159,7 @@ def _create(  # noqa: PLR0913 - a parameter for each flag
             key = ring.signing_key
             if key is None:
                 raise ValueError("none of these keys can sign: they are public keys")
-            grants = _read_grants(grant or (), allow or (), deny or ())
-            scope = _add_grants(_preset(preset, has_grants=bool(allow or grant)), grants)
+            scope = read_scope(preset, grant or (), allow or (), deny or (), syntax=FLAGS)
             made = ParticipantToken(name=name, room=rooms, role=role, api=scope)
             ttl_s = read_duration_s(ttl)
             if not 0 < ttl_s <= MAX_TOKEN_LIFE_S:
@@ -204,22 +204,12 @@ def _inspect(
                 state = f"{state}, {expiry_text(claims, ago_s).removeprefix('it ')}"
             typer.echo(f"{state}: --keys FILE checks the token", err=True)
             fault = name_fault(claims.get("sub"))
-            if fault is not None:
+            # Without rooms it is of an identity provider: a rule of the server decides its name.
+            if fault is not None and "room" in claims:
                 typer.echo(f"no server accepts this token: the name (sub) {fault}", err=True)
         else:
-            _check(text, _load(keys))
+            _check(text, _with_key_sets(_load(keys)))
         typer.echo(json_text(claims, indent=2))
-
-
-def _preset(preset: str | None, *, has_grants: bool) -> ApiScope:
-    if preset is not None:
-        if preset in PRESETS:
-            return PRESETS[preset]()
-        raise ValueError(f"preset {preset!r} does not exist: use one of {', '.join(PRESETS)}")
-    if has_grants:
-        return ApiScope()
-    text = f"--preset {', '.join(PRESETS)}, --allow 'toolkit.*', or --grant NAME"
-    raise ValueError(f"a token needs grants: {text}")
 
 
 def read_duration_s(text: str) -> float:
@@ -306,92 +296,27 @@ def _check(jwt: str, keys: KeyRing) -> None:
         if verified.expires_at + LEEWAY_S <= now:
             text = f"its first life is over: it is valid if it was used since; {left}"
     typer.echo(f"the token is valid: {text}", err=True)
-
-
-# The values of --grant: the name of a grant, with a value where it has one. Patterns and names in
-# values are checked when they become part of an `ApiScope`.
-
-_TOOLKITS = ("patterns of toolkit names", "'my*'")
-_TOOLS = ("patterns of tools", "'files.*'")
-_VALUES = {
-    "agents.act_for": ("names of participants, or alias/name", "'*'"),
-    "agents.register": _TOOLKITS,
-    "agents.builders": _TOOLKITS,
-}
-"""What a grant has as values, and an example; for other grants `_TOOLS`."""
-_AGENTS = "agents."
-
-
-def _read_grants(
-    given: Iterable[str], allow: Sequence[str], deny: Sequence[str]
-) -> dict[str, tuple[str, ...]]:
-    """Return the values of each grant, in the order given; none for a grant that has no values.
-
-    --allow implies to list and to call.
-
-    Raises:
-        ValueError: There is no such grant, or its value is missing or not allowed.
-    """
-    found: dict[str, tuple[str, ...]] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        _check_grant(name, equals, value)
-        found.setdefault(name, ())
-        if equals:
-            found[name] += (value,)
-    if allow:
-        found |= {"agents.use_tools": (), "agents.call": ()}
-    for name, patterns in (("agents.allow", allow), ("agents.deny", deny)):
-        if patterns:
-            found[name] = (*patterns, *found.get(name, ()))
-    return found
-
-
-def _check_grant(name: str, equals: str, value: str) -> None:
-    if name not in GRANTS:
-        raise ValueError(f"there is no grant {shown(name)}: {_suggestion(name)}")
-    if not GRANTS[name]:
-        if equals:
-            raise ValueError(f"the grant {name} has no value: write --grant {name}")
+    issuer = keys.issuers.get(verified.issuer)
+    rule = None if issuer is None else issuer.rule_of(read_claims(jwt))
+    if issuer is None or rule is None:
         return
-    kind, example = _VALUES.get(name, _TOOLS)
-    if not value:
-        raise ValueError(f"the grant {name} has {kind}: write for example --grant {name}={example}")
-    if "," in value and name != "agents.act_for":
-        first = cut(value.partition(",")[0])
-        raise ValueError(f"give each value its own --grant: --grant {name}={first} --grant ...")
+    name = full_name(verified.name, issuer.alias or "")
+    for line in (
+        f"rule {rule.number}: {json_text(dict(rule.match))}",
+        f"identity: {one_line(name)} (issuer {issuer.iss}), role {verified.role}",
+        f"{rooms_text(verified.room)}; grants: {json_text(verified.api.to_claims())}",
+    ):
+        typer.echo(line, err=True)
 
 
-def _suggestion(name: str) -> str:
-    if _AGENTS + name in GRANTS:
-        return f"did you mean {_AGENTS}{name}?"
-    short = [grant.removeprefix(_AGENTS) for grant in GRANTS if grant.startswith(_AGENTS)]
-    if near := nearest(name, GRANTS):
-        return f"did you mean {near[0]}?"
-    if near := nearest(name, short):
-        return f"did you mean {_AGENTS}{near[0]}?"
-    return f"the grants are {', '.join(sorted(GRANTS))}"
-
-
-def _add_grants(scope: ApiScope, grants: Mapping[str, tuple[str, ...]]) -> ApiScope:
-    """Return a scope with further grants.
-
-    Values are added to those that the scope has. They replace the default `*` of `agents.allow` and
-    `agents.register`, so that they narrow it.
-
-    Raises:
-        ValueError: A pattern or name is invalid.
-    """
-    agents: dict[str, Any] = {}
-    others: dict[str, Any] = {}
-    for name, values in grants.items():
-        short = name.removeprefix(_AGENTS)
-        owner, changes = (scope.agents, agents) if short != name else (scope, others)
-        if not GRANTS[name]:
-            changes[short] = True
-            continue
-        present = getattr(owner, short)
-        if present == getattr(AgentsGrant(), short, ()):
-            present = ()
-        changes[short] = tuple(dict.fromkeys((*present, *values)))
-    return replace(scope, agents=replace(scope.agents, **agents), **others)
+def _with_key_sets(keys: KeyRing) -> KeyRing:
+    """Return the keys with the key sets at addresses, which are fetched by the server's package."""
+    if not any(issuer.is_remote for issuer in keys.issuers.values()):
+        return keys
+    for entry in entry_points(group=CHECKS, name="key_sets"):
+        try:
+            filled: KeyRing = entry.load()(keys)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        return filled
+    raise UsageError("what fetches key sets is not installed: pip install 'toolbus[server]'")
