@@ -26,7 +26,6 @@ from support.deploy.guide import (
     FOR_KUBERNETES,
     GUIDE,
     HOSTS,
-    KEY_COMMAND,
     TYPED,
     TYPED_FOR_MANY,
     calls_in,
@@ -194,7 +193,6 @@ def network(made: Project) -> Iterator[Project]:
     one.down()  # what a test that failed has left
     one.export(TYPED_FOR_MANY[0])
     one.type("chmod a+r haproxy.cfg")
-    one.type(KEY_COMMAND)
     one.type("docker compose up --detach --wait balancer")
     yield one
     one.type("docker compose down --volumes")

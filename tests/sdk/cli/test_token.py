@@ -301,3 +301,51 @@ def test_inspect_of_a_file_without_a_token_exits_with_2(toolbus: CommandLine) ->
 )
 def test_durations_are_parsed(text: str, seconds: float) -> None:
     assert read_duration_s(text) == seconds
+
+
+WANTED = ("--name", "depot", "--preset", "host", "--ttl", "1h", "--until", "90d")
+
+
+@pytest.mark.parametrize(
+    ("change", "is_left"),
+    [
+        ({}, True),
+        ({"age_s": 2_800}, True),
+        ({"age_s": 2_900}, False),  # participants read the file at 80 %
+        ({"age_s": 9_000}, False),  # perhaps it got further lives, perhaps not
+        ({"name": "other"}, False),
+        ({"role": "admin"}, False),
+        ({"room": ["main", "other"]}, False),
+        ({"api": ApiScope.full()}, False),
+        ({"until_s": None}, False),
+        ({"kid": "gone"}, False),
+        (None, False),
+    ],
+    ids=str,
+)
+def test_token_of_a_file_is_replaced_only_if_needed(
+    toolbus: CommandLine, change: dict[str, Any] | None, is_left: bool
+) -> None:
+    file = toolbus.folder / "depot.jwt"
+    file.write_text("")
+    if change is not None:
+        usual = {"name": "depot", "room": ["main"], "role": "user", "api": ApiScope.host_default()}
+        (key,) = KeyRing.load(toolbus.folder / "keys.toml")
+        if "kid" in change:
+            key = Key.generate(kid="gone", iss="us")
+        token = ParticipantToken(**{name: change.get(name, usual[name]) for name in usual})
+        made_at = time.time() - change.get("age_s", 0)
+        until_s = change.get("until_s", 90 * 86_400)
+        file.write_text(token.to_jwt(key, ttl_s=3_600, until_s=until_s, now=made_at))
+    before = file.read_text()
+    outcome = toolbus.run_here("token", "create", *WANTED, "--if-needed", "--out", str(file))
+    assert (outcome.code, outcome.out) == (0, ""), outcome.err
+    assert (file.read_text() == before) == is_left
+    keys = KeyRing.load(toolbus.folder / "keys.toml")
+    assert ParticipantToken.from_jwt(file.read_text().strip(), keys).name == "depot"
+
+
+def test_if_needed_is_for_a_file(toolbus: CommandLine) -> None:
+    outcome = toolbus.run_here("token", "create", *WANTED, "--if-needed")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "--out FILE" in outcome.err

@@ -149,10 +149,19 @@ def _create(  # noqa: PLR0913 - a parameter for each flag
         Path | None,
         typer.Option(help="Write the token to this file, which only you can read; print nothing."),
     ] = None,
+    if_needed: Annotated[
+        bool,
+        typer.Option(
+            help="Leave the file of --out as it is while it has such a token, by one of these keys,"
+            " in the first 80 % of its --ttl. For services that start again."
+        ),
+    ] = False,
     json: _JsonErrors = False,
 ) -> None:
     """Create a token and print only the token."""
     with reporting(as_json=json, local=True):
+        if if_needed and out is None:
+            raise UsageError("--if-needed is for a file: name it with --out FILE")
         ring = _load(keys or home_of(os.environ) / DEV_KEYS_FILE)
         rooms = room or [os.environ.get("TOOLBUS_ROOM") or "main"]
         try:
@@ -172,6 +181,8 @@ def _create(  # noqa: PLR0913 - a parameter for each flag
         except ValueError as error:
             raise UsageError(f"no token was created: {error_text(error)}") from error
         if out is not None:
+            if if_needed and _is_good(out, jwt, ring):
+                return
             with writing(out):
                 write_atomically(out, f"{jwt}\n".encode(), mode=0o600)
             return
@@ -210,6 +221,26 @@ def _inspect(
         else:
             _check(text, _with_key_sets(_load(keys)))
         typer.echo(json_text(claims, indent=2))
+
+
+def _is_good(path: Path, new: str, keys: KeyRing) -> bool:
+    """Whether a file has a token that is as good as a new one, so that it need not be replaced.
+
+    Whether a token with `until` was given a further life is not known here: after its first one it
+    is replaced.
+    """
+    try:
+        old = ParticipantToken.from_jwt(read_token_file(path), keys)
+    except (OSError, ValueError, TokenRefused):
+        return False
+    wanted = ParticipantToken.from_jwt(new, keys)
+    for name in ("name", "room", "role", "api"):
+        if getattr(old, name) != getattr(wanted, name):
+            return False
+    life_s = old.expires_at - old.issued_at
+    # Participants read the file again at 80 % of a life, and then need a newer token.
+    is_new = time.time() < old.issued_at + 0.8 * life_s
+    return is_new and (old.until is None) == (wanted.until is None)
 
 
 def read_duration_s(text: str) -> float:
