@@ -110,7 +110,7 @@ class KeySets:
         self._fetched[source] = _Fetched(keys, loaded_at, due_at, fault)
 
 
-def fetch_key_sets(ring: KeyRing) -> KeyRing:
+def fetch_key_sets(ring: KeyRing, timeout_s: float = _TIMEOUT_S) -> KeyRing:
     """Return a ring with the key sets of its issuers at addresses, which are fetched now.
 
     Raises:
@@ -119,7 +119,7 @@ def fetch_key_sets(ring: KeyRing) -> KeyRing:
     filled = []
     for issuer in ring.issuers.values():
         try:
-            filled.append(_read_set(issuer, _TIMEOUT_S) if issuer.is_remote else issuer)
+            filled.append(_read_set(issuer, timeout_s) if issuer.is_remote else issuer)
         except (OSError, ValueError, http.client.HTTPException) as error:
             text = f"the key set of {issuer.iss} was not fetched: {_fault_text(error)}"
             raise ValueError(text) from None

@@ -111,10 +111,10 @@ class Issuer:
     def _key_of(self, jwk: dict[str, Any]) -> Key | None:
         from toolbus.auth.jws import load_jwk, public_pem
 
-        operations = jwk.get("key_ops", ["verify"])
-        if jwk.get("use", "sig") != "sig" or "verify" not in operations or "kid" not in jwk:
-            return None
         with suppress(ValueError, TypeError):
+            is_to_verify = "verify" in jwk.get("key_ops", ["verify"])
+            if jwk.get("use", "sig") != "sig" or not is_to_verify or "kid" not in jwk:
+                return None
             public = public_pem(load_jwk(jwk))
             for alg in self.algorithms:
                 if jwk.get("alg", alg) == alg:

@@ -64,7 +64,7 @@ __all__ = ["check_room", "doctor"]
 _TIMEOUT_S = 5.0
 _CLOCK_SKEW_S = 5.0
 _KEY_SET_AGE = re.compile(
-    r'^toolbus_key_set_age_seconds\{issuer="([^"\n]{1,128})"\} (\+Inf|[0-9.e+]{1,24})$',
+    r'^toolbus_key_set_age_seconds\{issuer="([^"\n]{1,128})"\} (\+Inf|[0-9.e+-]{1,24})$',
     re.MULTILINE,
 )
 _OLD_KEY_SET_S = 900.0
