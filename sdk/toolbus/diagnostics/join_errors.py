@@ -24,12 +24,13 @@ from toolbus.settings import (
     is_loopback,
     is_token,
 )
-from toolbus.untrusted_text import SHOWN_CHARS
+from toolbus.untrusted_text import SHOWN_CHARS, one_line
 
 __all__ = [
     "expired_for_s",
     "expiry_text",
     "explain_refusal",
+    "key_id_text",
     "last_life_left_s",
     "lifetime_text",
     "name_context",
@@ -145,6 +146,17 @@ def read_claims(jwt: str) -> dict[str, Any]:
         return read_unverified(jwt)
     except ValueError as error:
         raise UsageError(f"this is not a token: {_CREATE_TOKEN}") from error
+
+
+def key_id_text(jwt: str) -> str:
+    """Return the id (kid) of the key that a token names, in one line; "none" if it names none."""
+    from toolbus.auth.jws import read_header
+
+    try:
+        key_id = read_header(jwt).get("kid")
+    except (ValueError, LookupError):
+        key_id = None
+    return "none" if key_id is None else one_line(str(key_id), SHOWN_CHARS)
 
 
 def unchecked_claims(jwt: str) -> dict[str, Any]:

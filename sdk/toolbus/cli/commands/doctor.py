@@ -1,8 +1,8 @@
 """`toolbus doctor`: checks everything that joining a room needs, and suggests repairs.
 
-It checks in this order: settings, key, token, port, ready, clock, room, grants. Checks whose
-precondition failed are skipped. The checks of `--redis` come from the server package, those of
-`--sandbox` from the toolkits.
+It checks in this order: settings, key, token, port, ready, clock, room, renewal, grants. Checks
+whose precondition failed are skipped. The checks of `--redis` come from the server package, those
+of `--sandbox` from the toolkits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from toolbus.auth.keys import KeyRing
 from toolbus.auth.participant_names import name_fault
 from toolbus.auth.token_limits import LEEWAY_S
 from toolbus.cli.arguments import read_file
-from toolbus.cli.columns import show_columns
+from toolbus.cli.columns import show_columns, span_text
 from toolbus.cli.room_options import RoomOptions, joins_a_room
 from toolbus.client.connect_errors import (
     certificate_text,
@@ -44,6 +44,7 @@ from toolbus.client.connect_errors import (
 from toolbus.diagnostics.checks import CHECKS, Check, CheckFailed, Finding, run_checks
 from toolbus.diagnostics.exit_codes import ExitCode, UsageError, certificate_step
 from toolbus.diagnostics.join_errors import (
+    key_id_text,
     last_life_left_s,
     lifetime_text,
     read_claims,
@@ -81,8 +82,12 @@ class _Context:
     target: RoomSettings | None = None
     settings: RoomSettings | None = None
     claims: dict[str, Any] = field(default_factory=dict)
+    key_id: str = ""
+    """The id of the key that signed the token."""
     server_time_s: float | None = None
     joined: bool = False
+    until: float | None = None
+    """When the last life of the token ends, by the server; None if it gives it no further one."""
     scope: ApiScope | None = None
     """The grants by which it joined."""
 
@@ -109,7 +114,7 @@ _SandboxFlag = Annotated[
 def doctor(options: RoomOptions, redis: _RedisFlag = None, sandbox: _SandboxFlag = False) -> None:
     """Check settings, connection and grants, and suggest repairs.
 
-    The checks are of settings, key, token, port, server, clock, room and grants.
+    The checks are of settings, key, token, port, server, clock, room, renewal and grants.
     """
     holds: list[list[str]] = []
     if sandbox:
@@ -228,9 +233,11 @@ async def _check_key(context: _Context) -> str:
 async def _check_token(context: _Context) -> str:
     assert context.settings is not None
     try:
-        claims = context.claims = read_claims(await read_token(context.settings))
+        jwt = await read_token(context.settings)
+        claims = context.claims = read_claims(jwt)
     except UsageError as mistake:
         raise CheckFailed(mistake.message, "`toolbus token create` creates one") from None
+    context.key_id = key_id_text(jwt)
     # Without rooms it is of an identity provider: a rule of the server decides name and rooms.
     is_own = "room" in claims
     fault = name_fault(claims.get("sub"))
@@ -404,11 +411,10 @@ async def _check_room(context: _Context) -> str:
         ):
             context.joined = True
             context.scope = room.grants
-            joined = f"joined {room.room} as {room.me.full_name}"
-            facts = room._entered.checked_welcome.facts
-            if last_life_left_s(context.claims) is not None and "until" not in facts:
-                joined += "; the token ends with its first life, since the server stores no state"
-            return joined
+            until = room._entered.checked_welcome.facts.get("until")
+            if isinstance(until, int | float) and 0 < until <= _LATEST_TIME:
+                context.until = until
+            return f"joined {room.room} as {room.me.full_name}"
     except PermissionDenied as error:
         raise CheckFailed(error.message, _room_repair(error)) from None
     except (RoomException, TimeoutError) as error:
@@ -429,6 +435,34 @@ def _room_repair(error: PermissionDenied) -> str:
         case 404 | 426:
             return "is the server at --url a toolbus server of this release?"
     return "create a new token: `toolbus token create`"
+
+
+async def _check_renewal(context: _Context) -> str:
+    """Find for how long the participant can go on, and what it needs for that."""
+    settings, claims = context.settings, context.claims
+    assert settings is not None
+    if settings.keys is not None:
+        return "makes new tokens itself, for as long as the server trusts its key"
+    if context.until is not None:
+        life_s = claims["exp"] - claims["iat"]
+        return (
+            f"can go on until {_time_text(context.until)} without a newer token, while the server"
+            f" stores its state and trusts key {context.key_id!r}; not after {span_text(life_s)}"
+            " without a connection"
+        )
+    text = f"can go on until {_time_text(claims['exp'])}"
+    if last_life_left_s(claims) is not None:
+        repair = "start the server with --state FOLDER, or with --redis"
+        unused = "no further life is given, since the server stores no state"
+        raise CheckFailed(f"{text}; {unused}", repair, status="warn")
+    if not settings.renewable:
+        return f"{text}; {settings.token_from} is not read again"
+    writer = ", which the kubelet writes" if "kubernetes.io" in claims else ""
+    return f"{text}; by then {settings.token_from} has to be a newer one{writer}"
+
+
+def _time_text(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
 
 
 async def _check_grants(context: _Context) -> str:
@@ -487,5 +521,6 @@ _CHECKS = (
     Check("ready", _check_ready, ExitCode.UNAVAILABLE, ("port",)),
     Check("clock", _check_clock, ExitCode.REFUSED, ("port",)),
     Check("room", _check_room, ExitCode.REFUSED, ("token", "port")),
+    Check("renewal", _check_renewal, ExitCode.REFUSED, ("room",)),
     Check("grants", _check_grants, ExitCode.REFUSED, ("token",)),
 )

@@ -17,7 +17,6 @@ import typer
 
 from toolbus.atomic_file import write_atomically
 from toolbus.auth.grant_options import FLAGS, read_scope
-from toolbus.auth.jws import read_header
 from toolbus.auth.keys import KeyRing
 from toolbus.auth.participant_names import full_name, name_fault
 from toolbus.auth.tokens import (
@@ -36,6 +35,7 @@ from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.diagnostics.join_errors import (
     expired_for_s,
     expiry_text,
+    key_id_text,
     lifetime_text,
     read_claims,
     rooms_text,
@@ -43,7 +43,7 @@ from toolbus.diagnostics.join_errors import (
 from toolbus.diagnostics.user_code_errors import error_text
 from toolbus.errors import PermissionDenied
 from toolbus.settings import DEV_KEYS_FILE, home_of, read_token_file, token_or_file
-from toolbus.untrusted_text import SHOWN_CHARS, json_text, one_line
+from toolbus.untrusted_text import json_text, one_line
 
 __all__ = ["read_duration_s", "token"]
 
@@ -208,7 +208,7 @@ def _inspect(
     with reporting(as_json=json, local=True):
         text = _read_text(jwt)
         claims = read_claims(text)
-        typer.echo(f"key id (kid): {_key_id(text)}", err=True)
+        typer.echo(f"key id (kid): {key_id_text(text)}", err=True)
         if keys is None:
             state = "not checked"
             if (ago_s := expired_for_s(claims)) is not None:
@@ -300,16 +300,6 @@ def _read_text(given: str) -> str:
         raise UsageError(f"cannot read the token: {error}") from error
     except ValueError as error:
         raise UsageError(str(error)) from error
-
-
-def _key_id(jwt: str) -> str:
-    try:
-        key_id = read_header(jwt).get("kid")
-    except (ValueError, LookupError):
-        key_id = None
-    if key_id is None:
-        return "none"
-    return one_line(str(key_id), SHOWN_CHARS)
 
 
 def _check(jwt: str, keys: KeyRing) -> None:
