@@ -50,7 +50,6 @@ def test_every_check_is_ok(toolbus: CommandLine) -> None:
     outcome = toolbus.run("doctor")
     assert outcome.code == 0, outcome.out
     lines = [line.split()[:2] for line in outcome.out.splitlines()]
-
     assert lines == [["ok", name] for name in NAMES]
 
 
@@ -142,13 +141,13 @@ def test_doctor_finds_for_how_long_a_participant_can_go_on(tmp_path: Path) -> No
     assert here.run_here(*create, "--out", "ann.jwt").code == 0
     assert here.run_here(*create, "--until", "90d", "--out", "long.jwt").code == 0
     soon, late = (f"can go on until {day(ahead_s)} ..:.." for ahead_s in (3_600, 90 * 86_400))
-    kept = f"{late} without a newer token, while the server stores its state and trusts key '.*'"
+    both = f"{late} without a newer token, while the server stores its state and trusts key '.*'"
     with here.serving("--state", "state", "--keys", "keys.toml") as (_, url):
         for variables, found in (
             ({"TOOLBUS_KEYS": "keys.toml", "TOOLBUS_NAME": "ann"}, "makes new tokens itself, .*"),
             ({"TOOLBUS_TOKEN": made}, rf"{soon}; the token \(TOOLBUS_TOKEN\) is not read again"),
             ({"TOOLBUS_TOKEN_FILE": "ann.jwt"}, f"{soon}; by then the token .* a newer one"),
-            ({"TOOLBUS_TOKEN_FILE": "long.jwt"}, f"{kept}; not after 1 h without a connection"),
+            ({"TOOLBUS_TOKEN_FILE": "long.jwt"}, f"{both}; not after 1 h without a connection"),
         ):
             assert_renewal(replace(here, variables={**variables, "TOOLBUS_URL": url}), "ok", found)
     with here.serving("--keys", "keys.toml") as (_, url):
