@@ -375,8 +375,8 @@ def _public(
     """Print the public halves of the keys of a file.
 
     A server that has only these checks tokens and makes none: `toolbus key public > public.toml`,
-    then `toolbus serve --keys public.toml`. With `--json` other programs can check tokens. Only
-    EdDSA, ES256 and RS256 keys have a public half.
+    then `toolbus serve --keys public.toml`. With `--json` other programs can check tokens. All but
+    HS256 keys have a public half.
     """
     with reporting(as_json=json, local=True):
         ring = load_keys(keys)

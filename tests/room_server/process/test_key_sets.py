@@ -123,7 +123,7 @@ BAD: dict[str, tuple[Answer | Callable[[Seen], Awaitable[Answer]], str]] = {
 async def test_the_last_good_set_counts_and_a_failure_is_logged_once(
     kind: str, pki: Pki, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """TOKEN-8."""
+    """TOKEN-9."""
     bad, fault = BAD[kind]
     async with publisher(pki, tmp_path) as published:
         ring = published.ring
@@ -187,7 +187,7 @@ async def test_what_is_wrong_with_an_address_is_named(pki: Pki, tmp_path: Path) 
 
 
 async def test_a_key_rotates_while_participants_stay(pki: Pki, tmp_path: Path) -> None:
-    """TOKEN-6, TOKEN-8: each new set reaches the server, and so does the age of the same one."""
+    """TOKEN-6, TOKEN-9: each new set reaches the server, and so does the age of the same one."""
     passed_on = asyncio.Queue[KeyRing]()
     async with publisher(pki, tmp_path) as published:
         settings = ServerSettings(keys=published.ring, port=0, drain_s=1.0)
@@ -247,7 +247,7 @@ async def run(line: CommandLine, *arguments: str) -> Outcome:
 async def test_serve_follows_addresses_and_files_and_the_commands_show_the_rule(
     pki: Pki, tmp_path: Path
 ) -> None:
-    """TOKEN-6, TOKEN-8: with real processes."""
+    """TOKEN-6, TOKEN-9: with real processes."""
     line = CommandLine(tmp_path)
     async with publisher(pki, tmp_path) as published:
         token = token_of(OLD)

@@ -154,7 +154,7 @@ async def following(keys: Path) -> AsyncIterator[Server]:
 async def test_a_provider_admits_by_rule_rotates_and_stops(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """TOKEN-6, TOKEN-8."""
+    """TOKEN-6, TOKEN-9."""
     pki, keys = make_pki(tmp_path / "pki"), tmp_path / "keys.toml"
     async with AsyncExitStack() as stack:
         idp, port = await stack.enter_async_context(provider(pki, tmp_path))

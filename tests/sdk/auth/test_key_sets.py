@@ -158,7 +158,7 @@ LEVELS: dict[str, Any] = {
 def test_the_first_rule_that_matches_makes_the_participant(
     ring: KeyRing, jwt: str, name: str, role: str, rooms: tuple[str, ...], scope: ApiScope
 ) -> None:
-    """TOKEN-1, TOKEN-2, TOKEN-8."""
+    """TOKEN-1, TOKEN-2, TOKEN-9."""
     token = verify(jwt, ring)
 
     assert (token.name, token.role, token.room, token.api) == (name, role, rooms, scope)
@@ -219,7 +219,7 @@ def with_header(key: Key, claims: Mapping[str, Any], **header: Any) -> str:
     ],
 )
 def test_a_token_without_its_key_or_rule_is_refused(ring: KeyRing, jwt: str, reason: str) -> None:
-    """TOKEN-1, TOKEN-2, TOKEN-8."""
+    """TOKEN-1, TOKEN-2, TOKEN-9."""
     assert reason_of(jwt, ring) == reason
 
 
