@@ -127,13 +127,23 @@ class SqliteFile:
                 return self._attempt()
             except sqlite3.OperationalError as error:
                 if not is_locked(error) or time.monotonic() >= until:
-                    raise self._kind.unavailable(self.path, str(error)) from error
+                    reason = f"{error}{self._missing_permission()}"
+                    raise self._kind.unavailable(self.path, reason) from error
                 time.sleep(0.05)
             except OSError as error:
-                reason = error.strerror or str(error)
+                reason = f"{error.strerror or error}{self._missing_permission()}"
                 raise self._kind.unavailable(self.path, reason) from error
             except (sqlite3.Error, ValueError) as error:
                 raise self._kind.unavailable(self.path, str(error)) from error
+
+    def _missing_permission(self) -> str:
+        """Return which permission this process lacks, which SQLite does not say; empty if none."""
+        folder = self.path.parent
+        if os.path.isdir(folder) and not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+            return ": this user may not read and write its folder, where its log is"
+        if os.path.isfile(self.path) and not os.access(self.path, os.R_OK | os.W_OK):
+            return ": this user may not read and write it"
+        return ""
 
     def _attempt(self) -> tuple[sqlite3.Connection, tuple[int, int]]:
         # Only a new file is opened here: closing a second descriptor of a database that this
@@ -157,6 +167,8 @@ class SqliteFile:
             connection.execute(f"PRAGMA synchronous = {'FULL' if kind.is_durable else 'NORMAL'}")
             with _transaction(connection):  # fails for a file that may only be read
                 is_new = _is_empty(connection)
+                if not is_new:  # another program may have made it since
+                    kind.check(connection)
                 for statement in kind.create if is_new else kind.additions(connection):
                     connection.execute(statement)
                 if is_new:

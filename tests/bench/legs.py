@@ -278,6 +278,21 @@ FILES = Leg(
     "changed; or rg alone, and plain functions, do the same",
     ("caller",),
 )
+WORKSPACE = Leg(
+    "workspace",
+    "bench.toolkits.workspace_leg",
+    "80 tasks in the process of an agent, and hosted with a file; in that process a memory of "
+    "100,000 notes, Python in a folder of 2,000 files, and a language server that answers at once; "
+    "or a bare interpreter",
+    environment=_UNSAMPLED,
+)
+PYRIGHT = Leg(
+    "pyright",
+    "bench.toolkits.workspace_leg",
+    "one process: the same hover, by pyright",
+    ("pyright",),
+)
+TASK_TOOLS = ("create", "get", "update", "list")
 _A_LOOP = Contender(LOOP, processes=("caller",))
 _NODES_PROCESSES = ("router", "host", "caller", "far", "redis")
 
@@ -476,6 +491,38 @@ GROUPS = (
         ),
         (SEARCHES,),
         rounds=2,
+    ),
+    Group(
+        "workspace",
+        (
+            _A_LOOP,
+            *(
+                Contender(WORKSPACE, f"hosted tasks.{name}", order={"what": f"hosted {name}"})
+                for name in TASK_TOOLS
+            ),
+            *(
+                Contender(WORKSPACE, label, "caller", {"what": what}, ("caller",))
+                for label, what in (
+                    *((f"tasks.{name}", name) for name in TASK_TOOLS),
+                    ("a search for words of 1,000 notes", "rare"),
+                    ("a search for a word of 100,000 notes", "common"),
+                    ("code in an interpreter that stays", "kept"),
+                    ("code in a fresh interpreter", "fresh"),
+                    ("`python -c pass`", "bare"),
+                    ("a hover", "hover"),
+                )
+            ),
+            Contender(
+                PYRIGHT,
+                "a hover by pyright",
+                "pyright",
+                {"what": "hover"},
+                ("pyright",),
+                is_reported_only=True,
+            ),
+        ),
+        (ROUNDS,),
+        rounds=1,
     ),
     Group("toolkits", (_in_room_of(10_000), _in_room_of(10)), (ALONE,), rounds=2),
     Group(

@@ -19,6 +19,7 @@ from bench.legs import (
     SEARCHES,
     SPANS_PER_CALL,
     STARTS,
+    TASK_TOOLS,
     UP,
     Load,
 )
@@ -203,6 +204,14 @@ ROWS = (
     Row(
         "files", 1.7, 1.2, SEARCHES, "a glob over 10,000 files", "rg of a text that is nowhere", P50
     ),
+    *(_in_loops("workspace", 0.3, 0.15, ROUNDS, f"tasks.{name}") for name in TASK_TOOLS),
+    *(_in_loops("workspace", 3.0, 1.5, ROUNDS, f"hosted tasks.{name}") for name in TASK_TOOLS),
+    _in_loops("workspace", 20.0, 10.0, ROUNDS, "a search for words of 1,000 notes"),
+    _in_loops("workspace", 100.0, 20.0, ROUNDS, "a search for a word of 100,000 notes"),
+    _in_loops("workspace", 10.0, 5.0, ROUNDS, "code in an interpreter that stays"),
+    Row("workspace", 80.0, 40.0, ROUNDS, "code in a fresh interpreter", "`python -c pass`", ABOVE),
+    _in_loops("workspace", 20.0, 2.0, ROUNDS, "a hover"),
+    Row("workspace", None, None, ROUNDS, "a hover by pyright", figure=MS),
     Row("toolkits", 1.1, 1.0, ALONE, "toolbus-10000", "toolbus-10", P50),
     Row("holds", 1.1, 1.0, ALONE, "calls beside 1,000 that wait", "calls beside none", P50),
     _in_loops("holds", 5.0, 2.5, ALONE, "an approval until the result"),

@@ -186,6 +186,8 @@ async def test_asker_finds_and_forgets_nothing_of_others(toolkit: Memory) -> Non
     for note in (theirs[-1], -1, 0, 2**32 + 1, 2**64):
         with pytest.raises(ToolFailed, match="there is no note"):
             await run(toolkit, "forget", "ann", id=note)
+        context = ToolContext(caller=Participant("1", "ann"))
+        assert (await toolkit.assess(context, "forget", {"id": note})).preview == ""
     await run(toolkit, "forget", "ann", id=mine)
     assert len(await found(toolkit, "tea", asker="bob")) == 2
 
@@ -249,11 +251,11 @@ async def test_asker_with_many_calls_delays_nobody_else(toolkit: Memory) -> None
 # What it needs from people
 
 
-async def test_only_what_changes_something_is_asked_about(path: Path) -> None:
-    asked: list[str] = []
+async def test_only_what_changes_something_is_asked_about_with_the_note(path: Path) -> None:
+    asked: list[tuple[str, str]] = []
 
     async def person(request: ApprovalRequest) -> ApprovalDecision:
-        asked.append(request.tool.name)
+        asked.append((request.tool.name, request.assessment.preview))
         return ApprovalDecision.allow()
 
     flags = [(tool.read_only, tool.destructive, tool.open_world) for tool in Memory(path).tools]
@@ -267,7 +269,7 @@ async def test_only_what_changes_something_is_asked_about(path: Path) -> None:
                 ToolUse("3", "memory.forget", {"id": 1}),
             ]
         )
-    assert asked == ["memory.append", "memory.forget"]
+    assert asked == [("memory.append", "tea"), ("memory.forget", "tea")]
 
 
 # Files
@@ -286,7 +288,10 @@ BAD_FILES = [
     (lambda path: path.mkdir(), "it is not a regular file"),
     (lambda path: path.parent.joinpath("none").mkdir(), None),
     (spoiled("CREATE TABLE theirs (x)"), "it is a database of another program"),
-    (lambda path: (path.touch(), path.chmod(0o400)), "attempt to write a readonly database"),
+    (
+        lambda path: (path.touch(), path.chmod(0o400)),
+        "attempt to write a readonly database: this user may not read and write it",
+    ),
 ]
 
 

@@ -8,6 +8,7 @@ counters and logs of this server; a token appears in neither.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from collections import Counter
@@ -52,6 +53,8 @@ _MAX_EPOCH = 2**53
 """What Redis, and clients in JavaScript, count exactly (PROTOCOL.md, CONN-4)."""
 _MAX_QUERY_FIELDS = 16
 """Anyone may send thousands in a request line, and they are parsed before the token is checked."""
+_READ_S = 2.0
+"""So long a handshake waits for the state: a client that gets no answer gives up after 10 s."""
 _WINDOW_S = 60.0
 """The window of the lines about refusals: anyone can cause these, and they must not fill a disk."""
 _MAX_LINES = 20
@@ -232,8 +235,9 @@ class Admission:
         """Read what is stored of a token; return a refusal if that is not possible now."""
         assert self.extensions is not None
         try:
-            await self.extensions.read(unread.key, self._now())
-        except StateUnavailable:
+            async with asyncio.timeout(_READ_S):
+                await self.extensions.read(unread.key, self._now())
+        except (StateUnavailable, TimeoutError):
             self.refused["no_state"] += 1
             return _NO_STATE
         return None

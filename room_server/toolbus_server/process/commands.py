@@ -35,6 +35,7 @@ from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.log_output import chosen_output
 from toolbus_server.process.key_files import add_key
 from toolbus_server.process.serve import (
+    NO_STATE,
     ServeOptions,
     Switch,
     development_warning,
@@ -291,6 +292,8 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
         def announce(url: str, gateway_url: str | None = None) -> None:
             if dev:
                 warn(development_warning(environ))
+            elif state is None and redis is None:
+                warn(NO_STATE)
             if json:
                 further = {} if gateway_url is None else {"gateway": gateway_url}
                 typer.echo(json_codec.dumps({"url": url, **further}))

@@ -47,6 +47,7 @@ from toolbus_server.settings import ServerSettings
 from toolbus_server.websocket.server import RoomServer
 
 __all__ = [
+    "NO_STATE",
     "ServeOptions",
     "Switch",
     "load_keys",
@@ -60,6 +61,10 @@ _NO_KEYS = (
     "and start with --keys keys.toml, or try things out on this machine with `toolbus serve --dev`"
 )
 
+NO_STATE = (
+    "revocations are lost when this server ends, and tokens with `until` have one life: --state "
+    "FOLDER stores both"
+)
 _HOSTS_RETURN_S = 6.0
 """Longer than the longest pause before a client reconnects, which is 5 s."""
 

@@ -67,7 +67,6 @@ _LEAVING = "the server is shutting down"
 _STORED_S = 5.0
 """So long an administrator, or the end of the server, waits until the state is written."""
 _THREADS = WorkerThreads("folder of the state", 1)
-NO_STATE_TEXT = "tokens with `until` have one life here: there is neither --state nor --redis"
 # Replaces the request of an open session: its headers take memory and contain the token.
 _EMPTY_REQUEST = Request("", Headers())
 
@@ -177,8 +176,6 @@ class RoomServer:
                 admission.revocations.learn(revocation, self._clock.now())
             admission.revocations.on_revoked = folder.writer.add_revocation
             administration.is_stored = partial(folder.writer.is_written, _STORED_S)
-        else:
-            _logger.info("%s", NO_STATE_TEXT)
         administration.extends_tokens = admission.extensions is not None
 
     async def _close_state(self) -> None:

@@ -187,6 +187,10 @@ def as_declared(declared: TypeAdapter[Any], value: Any) -> Any:
     """
     try:
         written = declared.dump_python(value, mode="json", by_alias=True, warnings=False)
+        with suppress(Exception):  # of an `__eq__`
+            # Most results are JSON values, and a look at each of them costs ten times as much.
+            if written == value:
+                return written
         return _with_bytes(written, value)
     except Exception:  # a serializer may raise anything; what follows names the place
         with suppress(Exception):

@@ -238,6 +238,8 @@ def _after_permission_denied(error: RoomException, target: CallTarget) -> str:
         )
     if "source" in error.details:  # decided by permissions, which no token changes
         return "whoever hosts the toolkit decides by its policy; --assess shows what the tool says"
+    if isinstance(flag := error.details.get("host_flag"), str):
+        return f"whoever hosts the toolkit can allow it: {shlex.quote(flag)} of `toolbus host`"
     lacks = error.details.get("lacks")  # only of a tool, where `--allow` grants what is missing
     command = _command_for_grant(error.details.get("grant"))
     if command is not None and not lacks:

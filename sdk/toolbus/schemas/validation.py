@@ -7,6 +7,7 @@ values, so arguments are not written to logs.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime, time
@@ -343,7 +344,7 @@ def _violation(error: jsonschema_rs.ValidationError, place: Place) -> Violation:
         case _Kind.AdditionalProperties([name, *_]):
             return Violation(place([*path, name]), cut(f'"{name}" is not known'))
         case _Kind.Not({"not": {"anyOf": [*branches]}}):
-            text = f"the value {_FITS_NONE} 'anyOf' keyword{_types_of(branches)}"
+            text = f"the value {_FITS_NONE} 'anyOf' keyword{_allowed_by(branches)}"
             return Violation(place(path), text)
         case _Kind.Not({"not": {"oneOf": _}}):
             return Violation(place(path), f"the value {_FITS_NOT_ONE} 'oneOf' keyword")
@@ -352,12 +353,18 @@ def _violation(error: jsonschema_rs.ValidationError, place: Place) -> Violation:
     return Violation(place(path), cut(error.message))
 
 
-def _types_of(branches: list[Any]) -> str:
-    """Name the types of branches that have one each, so that a model finds a value that fits."""
-    types = [part_in(branch).get("type") for branch in branches]
-    if not all(isinstance(kind, str) for kind in types):
-        return ""
-    return f" (their types: {', '.join(dict.fromkeys(map(str, types)))})"
+def _allowed_by(branches: list[Any]) -> str:
+    """Name the values or types of branches that have them, so that a model finds one that fits."""
+    allowed: list[str] = []
+    for part in map(part_in, branches):
+        values = [part["const"]] if "const" in part else part.get("enum")
+        if isinstance(values, list):
+            allowed += [json.dumps(value, ensure_ascii=False) for value in values]
+        elif isinstance(kind := part.get("type"), str):
+            allowed.append(kind)
+        else:
+            return ""
+    return cut(f" (they allow: {', '.join(dict.fromkeys(allowed))})")
 
 
 _MAX_PROPERTIES = 256

@@ -7,6 +7,7 @@ tool gave; joining them is done here, on request.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -45,6 +46,8 @@ _NEXT: Mapping[str, str] = {
     "definition_changed": "The tool has changed; its description is read again in the next turn.",
     "too_large": "Ask for less at a time.",
 }
+_MAX_FILE_CHARS = 30_000
+"""Of files beside a value, which a model did not ask for, and which each further request has."""
 _CHECK = "Find out whether it took effect before you call it again."
 
 
@@ -139,6 +142,8 @@ class ToolResult:
         """Return the result in words that a model can use.
 
         That is the text; after an error also its code, whether the tool ran, and what to do next.
+        A text file that has a name comes after it, as far as it has room: all that come beside
+        other values have at most 30,000 characters together.
 
         Args:
             named: Says of a file that it is only named, since it is sent beside the text.
@@ -146,7 +151,8 @@ class ToolResult:
         if self.state == "parked":
             return "(there is no result yet)"
         error = self.error
-        text = "\n".join(filter(None, _blocks(self.chunks, named)))
+        blocks = _blocks(self.chunks, lambda file: (bool(named and named(file)), file.name))
+        text = "\n".join(filter(None, blocks))
         if self.omitted:
             text = f"{text}\n[{self.omitted} more chunk{'' if self.omitted == 1 else 's'}]"
         if error is None:
@@ -224,16 +230,34 @@ def _after_denial(error: PermissionDenied) -> str:
     return "Do not call it again: it is not permitted."
 
 
-def _blocks(chunks: Sequence[Chunk], named: Callable[[FileChunk], bool] | None = None) -> list[str]:
-    """Return one text for each run of texts, run of bytes, and other chunk."""
+def _blocks(
+    chunks: Sequence[Chunk],
+    key: Callable[[FileChunk], tuple[bool, str]] = lambda file: (False, ""),
+) -> list[str]:
+    """Return one text for each run of texts, run of bytes, and other chunk.
+
+    Files with one key are one run. It is whether they are only named, and the name that is shown
+    with their text.
+    """
     found: list[str] = []
+    is_value = any(type(chunk) is not FileChunk for chunk in chunks)
+    left = _MAX_FILE_CHARS if is_value else sys.maxsize
     for kind, same in groupby(chunks, type):
         group: list[Any] = list(same)
         if kind is TextChunk:
             found.append("".join(chunk.text for chunk in group))
         elif kind is FileChunk:
-            for is_named, files in groupby(group, named or (lambda file: False)):
-                found += _files_as_text([*files], is_named)
+            for (is_named, name), same_key in groupby(group, key):
+                files = [*same_key]
+                text = None if is_named else _text_of(files)
+                if text is None:
+                    found += map(file_label, files)
+                elif not name:
+                    found.append(text)
+                else:
+                    whole = FileChunk(text.encode(), name, files[0].mime_type)
+                    found.append(f"{file_label(whole)}\n{_start_of(text, left)}")
+                    left = max(0, left - len(text))
         elif kind is JsonChunk:
             found += [json.dumps(chunk.json, ensure_ascii=False) for chunk in group]
         elif kind is LinkChunk:
@@ -241,13 +265,19 @@ def _blocks(chunks: Sequence[Chunk], named: Callable[[FileChunk], bool] | None =
     return found
 
 
-def _files_as_text(files: Sequence[FileChunk], named: bool) -> list[str]:
-    if not named and all(file.is_whole for file in files):
+def _text_of(files: Sequence[FileChunk]) -> str | None:
+    """Return the bytes of files as one text; None if they are not in memory, or not UTF-8."""
+    if all(file.is_whole for file in files):
         try:
-            return [b"".join(file.data for file in files).decode()]
+            return b"".join(file.data for file in files).decode()
         except UnicodeDecodeError:
             pass
-    return [file_label(file) for file in files]
+    return None
+
+
+def _start_of(text: str, most: int) -> str:
+    missing = len(text) - most
+    return f"{text[:most]}\n[{missing} characters are left out here]" if missing > 0 else text
 
 
 def file_label(file: FileChunk) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -87,14 +88,26 @@ async def test_skills_of_active_groups_are_listed_and_read() -> None:
         assert await view(turn, "letter") == "Dear"
 
 
-async def test_skill_of_an_inactive_group_is_refused_with_the_way_to_activate_it() -> None:
+async def test_skill_of_an_inactive_group_is_refused_with_the_way_to_activate_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    entries = Listing.entries
+    threads = set()
+
+    def seen(listing: Listing) -> Sequence[SkillEntry]:
+        threads.add(threading.current_thread())
+        return entries(listing)
+
     async with turn_with_skills() as turn:
+        monkeypatch.setattr(Listing, "entries", seen)
         with pytest.raises(
             ToolInactive, match="the skill letter is in the group office"
         ) as refused:
             await view(turn, "letter")
         assert refused.value.executed == "no"
         assert refused.value.details["arguments"] == {"web": True, "office": True}
+    assert threading.current_thread() not in threads  # files would hold up the event loop
+    assert threads
 
 
 async def test_unknown_skill_is_a_failure_that_names_the_active_ones() -> None:

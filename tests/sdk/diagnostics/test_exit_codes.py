@@ -55,6 +55,11 @@ def test_missing_act_for_grant_differs_from_missing_call_grant() -> None:
     assert "--allow" not in step
 
 
+def test_what_a_flag_of_the_host_allows_suggests_no_token() -> None:
+    step = next_of(PermissionDenied("no", details={"host_flag": "--allow-x"}), CallTarget("a", "b"))
+    assert step == "whoever hosts the toolkit can allow it: --allow-x of `toolbus host`"
+
+
 def test_refused_nested_call_suggests_a_token_with_the_grant() -> None:
     refused = {"lacks": "principal"}
     error = ToolFailed("x", details={"cause": "PermissionDenied", "refused": refused})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import pytest
 from pydantic import AfterValidator, BaseModel
@@ -63,10 +63,15 @@ def test_refused_optional_argument_names_the_expected_type() -> None:
 
 
 def test_refused_value_of_several_types_names_them() -> None:
-    def visit(height: int | str = 1, place: Place | int = 1) -> None: ...
+    def visit(
+        height: int | str = 1,
+        place: Place | int = 1,
+        state: Literal["new", "old"] | Literal["gone"] | None = None,
+    ) -> None: ...
 
     made = FunctionTool(visit)
-    assert refusal(made, {"height": []})[1].endswith(" keyword (their types: integer, string)")
+    assert refusal(made, {"height": []})[1].endswith(" keyword (they allow: integer, string)")
+    assert refusal(made, {"state": "x"})[1].endswith('(they allow: "new", "old", "gone", null)')
     assert refusal(made, {"place": []})[1].endswith(" keyword")
 
 

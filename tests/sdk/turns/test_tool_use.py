@@ -51,6 +51,18 @@ def test_chunks_are_joined_where_their_kind_allows_it(chunks: tuple[Chunk, ...],
     assert result.for_model() == (text or "(no output)")
 
 
+def test_model_reads_the_names_of_text_files_and_their_start() -> None:
+    files = (FileChunk(b"x" * 29_998, "a", "text/csv"), FileChunk(b"yyy", "b"), FileChunk(b"z"))
+    beside = ToolResult("1", "kit.tool", "ok", (JsonChunk(1), *files)).for_model()
+    assert beside.splitlines() == [
+        *("1", "[file 'a', text/csv, 29998 bytes]", "x" * 29_998),
+        *("[file 'b', application/octet-stream, 3 bytes]", "yy"),
+        *("[1 characters are left out here]", "z"),
+    ]
+    alone = ToolResult("1", "kit.tool", "ok", (FileChunk(b"x" * 40_000, "a"),)).for_model()
+    assert alone == f"[file 'a', application/octet-stream, 40000 bytes]\n{'x' * 40_000}"
+
+
 def test_bytes_of_texts_and_files_are_joined_and_other_values_refused() -> None:
     joined = ToolResult("1", "kit.tool", "ok", (FileChunk(b"a"), TextChunk("€"), EmptyChunk()))
     assert joined.data == b"a" + EURO

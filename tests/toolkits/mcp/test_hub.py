@@ -345,6 +345,9 @@ async def test_only_added_and_named_servers_are_removed_and_their_programs_end(
                 with pytest.raises(error, match=words) as refused:
                     await caller.invoke("mcp.remove", {"name": name})
                 assert refused.value.executed == "no"
+                flag = refused.value.details.get("host_flag", "")
+                assert flag in str(refused.value)
+                assert bool(flag) == (error is PermissionDenied)
             running = len(programs.children(recursive=True))
             for name in ("four", "two"):
                 await approved(ann, ann.invoke("mcp.remove", {"name": name}))

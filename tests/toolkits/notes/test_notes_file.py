@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -145,14 +146,15 @@ def changed(path: Path, statement: str) -> None:
         (lambda path: path.mkdir(), "it is not a regular file"),
         (lambda path: changed(path, "PRAGMA application_id = 7"), "a database of another program"),
         (lambda path: changed(path, "PRAGMA user_version = 2"), "a newer version of toolbus"),
-        (lambda path: (path.touch(), path.chmod(0o400)), "attempt to write a readonly database"),
+        (lambda path: (path.touch(), path.chmod(0o400)), "may not read and write it"),
+        (lambda path: path.parent.chmod(0o500), "may not read and write its folder"),
     ],
 )
 async def test_file_that_cannot_be_used_ends_its_host(
     path: Path, spoil: Callable[[Path], object], reason: str
 ) -> None:
     spoil(path)
-    if "readonly" in reason and not os.getuid():
+    if "may not" in reason and not os.getuid():
         pytest.skip("root may write everywhere")
     before = content(path)
     with pytest.raises(NotesUnavailable, match=reason) as refused:
@@ -160,6 +162,22 @@ async def test_file_that_cannot_be_used_ends_its_host(
             pass
     assert (refused.value.executed, refused.value.details["path"]) == ("no", str(path))
     assert content(path) == before
+
+
+def test_of_two_kinds_that_make_one_file_at_once_one_is_refused(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_empty = sqlite_files._is_empty
+
+    def made_meanwhile(connection: sqlite3.Connection) -> bool:
+        monkeypatch.setattr(sqlite_files, "_is_empty", is_empty)
+        assert is_empty(connection)
+        sqlite_files.SqliteFile(path, replace(FILE, application=7)).connection()
+        return True
+
+    monkeypatch.setattr(sqlite_files, "_is_empty", made_meanwhile)
+    with pytest.raises(NotesUnavailable, match="a database of another program"):
+        sqlite_files.SqliteFile(path, FILE).connection()
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ from toolbus import (
     ToolUse,
     Turn,
 )
-from toolbus_toolkits.launcher import output
-from toolbus_toolkits.python import Python, PythonConfig, python, sessions, written
+from toolbus_toolkits.launcher import LaunchFailed, output
+from toolbus_toolkits.python import Python, PythonConfig, python, sessions, tools, written
 
 Call = Callable[..., Coroutine[Any, Any, Any]]
 PYTHONS = sorted(Path("~/.pyenv/versions").expanduser().glob("3.*/bin/python3"))
@@ -270,16 +270,24 @@ async def test_files_are_not_listed_where_too_many_are(
     assert found["stderr"].startswith("[files are not listed")
 
 
+async def test_only_files_of_this_call_come_whatever_time_they_are_given(tmp_path: Path) -> None:
+    code = "import os\nopen('{}', 'w').close()\nos.utime('{}', (0, 0))"
+    async with turn_in_process(Python(tmp_path)) as turn:
+        for name in "abcdefgh":
+            result, _ = await turn.call("python.run", code=code.replace("{}", name), keep=True)
+            assert result["files"] == [name]
+
+
 async def test_a_link_in_the_place_of_a_written_file_is_not_followed(tmp_path: Path) -> None:
     work = tmp_path / "work"
     work.mkdir()
     (work / ".env").write_text("secret")
     (work / "a").write_text("1")
-    after = written.snapshot(str(work))
+    paths = written.written_since(str(work), 0)
     (work / "a").unlink()
     (work / "a").symlink_to(".env")
-    assert after is not None
-    assert written.changed_files(str(work), {}, after) == ([".env", "a"], [], 0)
+    assert paths is not None
+    assert written.files_of(str(work), paths) == ([".env", "a"], [])
 
 
 def test_a_folder_in_whose_place_a_link_is_is_not_listed(tmp_path: Path) -> None:
@@ -350,15 +358,24 @@ async def test_a_program_that_is_not_python_is_named(
         with pytest.raises(ToolFailed, match=words) as raised:
             await _caller(tmp_path, interpreter=program)(code="1", keep=keep)
         assert raised.value.executed == "no"
+    with pytest.raises(LaunchFailed, match=words):
+        async with turn_hosted(Python(tmp_path, interpreter=program)):
+            pass
 
 
-async def test_an_interpreter_that_says_nothing_costs_no_more_than_the_time(tmp_path: Path) -> None:
+async def test_an_interpreter_that_says_nothing_costs_no_more_than_the_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     silent = tmp_path / "silent"
     silent.write_text("#!/bin/sh\nexec sleep 100\n")
     silent.chmod(0o755)
     with pytest.raises(ToolFailed, match="was not started in its time") as raised:
         await _caller(tmp_path, interpreter=silent)(code="1", timeout_s=0.5)
     assert raised.value.executed == "no"
+    monkeypatch.setattr(tools, "_MAX_START_S", 0.5)
+    with pytest.raises(LaunchFailed, match="silent was not ready"):
+        async with turn_hosted(Python(tmp_path, interpreter=silent)):
+            pass
 
 
 @pytest.mark.parametrize(
@@ -481,7 +498,9 @@ async def test_a_reset_and_a_cancelled_call_end_code_that_runs(tmp_path: Path, e
             assert await call("reset") == {"ended": True}
             assert (await running)["error"] == "the interpreter ended with status 137 (Killed)"
         assert await held.read() == b""
-    assert "NameError" in (await call(code="file", keep=True))["error"]
+    after = await call(code="file", keep=True)
+    assert "NameError" in after["error"]
+    assert ("this is a new interpreter" in after["stderr"]) == (end == "cancel")
     await call("reset")
 
 

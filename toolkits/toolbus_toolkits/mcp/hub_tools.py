@@ -321,7 +321,7 @@ class _Importing(_HubTool):
             sender = asker if audience.room is None else audience.host
             if not any(is_named(name, asker, sender) for name in self._allowed):
                 text = f"{asker.full_name} may not change MCP servers here (--allow-import)"
-                raise context.refuse(PermissionDenied(text))
+                raise context.refuse(_denied(text, "--allow-import"))
         if context.is_hosted:
             try:
                 context.room.forwarding()  # what it answers is what its caller may see
@@ -444,13 +444,18 @@ class _Remove(_Importing):
         await self._seen(context, name)
         if name not in self._hub.added | self._removable:
             text = f"the MCP server {name} is of this host's operator (--allow-remove)"
-            raise context.refuse(PermissionDenied(text))
+            raise context.refuse(_denied(text, "--allow-remove"))
 
     async def execute(self, context: ToolContext, /, *_: Any, name: str) -> None:
         """Return when the toolkit of the server has left, and its program has ended."""
         await self._checked(context, name)
         context.enter()
         await self._hub.remove(name)
+
+
+def _denied(text: str, flag: str) -> PermissionDenied:
+    """Return the error of what a flag of the host allows, and no token."""
+    return PermissionDenied(text, details={"host_flag": flag})
 
 
 def _invalid(path: str, message: str) -> InvalidArguments:

@@ -10,12 +10,13 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field
 
-from toolbus import FunctionTool, OperatorOnly, ToolContext, ToolFailed, Toolkit
+from toolbus import Assessment, FunctionTool, OperatorOnly, ToolContext, ToolFailed, Toolkit
 from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.settings import expanded, home_of
 from toolbus.tools.context import run_of
@@ -81,7 +82,13 @@ class Memory(Toolkit):
         super().__init__(
             "memory",
             [
-                _MemoryTool(self, self._append, name="append", affinity="caller"),
+                _MemoryTool(
+                    self,
+                    self._append,
+                    name="append",
+                    affinity="caller",
+                    assess=lambda text: Assessment("pass", message="adds a note", preview=text),
+                ),
                 _MemoryTool(
                     self,
                     self._search,
@@ -90,7 +97,14 @@ class Memory(Toolkit):
                     read_only=True,
                     idempotent=True,
                 ),
-                _MemoryTool(self, self._forget, name="forget", affinity="caller", destructive=True),
+                _MemoryTool(
+                    self,
+                    self._forget,
+                    name="forget",
+                    affinity="caller",
+                    destructive=True,
+                    assess=self._assess_forget,
+                ),
             ],
             title="Memory",
             description="Notes that are still there in later conversations.",
@@ -151,6 +165,14 @@ class Memory(Toolkit):
             id: That of the note, as `append` and `search` return it.
         """
         await self._run(context, self._notes.forget, id)
+
+    async def _assess_forget(self, context: ToolContext, id: int) -> Assessment:
+        text = ""
+        with suppress(ToolFailed):  # the call itself says why
+            asker = json.dumps(asker_of(context))
+            async with self._slots.for_caller(context):
+                text = await self._threads.run(self._notes.text_of, asker, id)
+        return Assessment("ask", message="removes a note for good", preview=text)
 
     async def _run(self, context: ToolContext, work: Callable[..., T], *arguments: Any) -> T:
         asker = json.dumps(asker_of(context))

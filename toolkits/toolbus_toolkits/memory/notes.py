@@ -132,6 +132,18 @@ class Notes:
             if not (is_there and connection.execute(_REMOVE, (number * _SPAN + note,)).rowcount):
                 raise ToolFailed(f"there is no note {note}", executed="no")
 
+    def text_of(self, asker: str, note: int) -> str:
+        """Return the text of a note; empty if there is none."""
+        try:
+            connection = self._file.connection()
+            number, last = connection.execute(_FIND, (asker,)).fetchone() or (0, 0)
+            if not 0 < note <= last:  # beyond `last` are the notes of others
+                return ""
+            rows = connection.execute(_READ, (number * _SPAN + note,))
+            return str(next(rows, ("",))[0])
+        except (sqlite3.Error, MemoryUnavailable) as error:
+            raise self._failure(error, "no") from error
+
     def search(self, asker: str, query: str, limit: int) -> list[Note]:
         """Return the notes that have any word of a query, the best first.
 

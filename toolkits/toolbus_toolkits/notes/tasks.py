@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import BaseModel, Field, JsonValue, ValidationError
+from pydantic import BaseModel, Field, JsonValue, TypeAdapter, ValidationError
+from typing_extensions import TypedDict
 
 from toolbus import AgentState, ToolContext, ToolFailed, tool
 from toolbus.chunks.json_values import cut
@@ -52,8 +52,10 @@ class Task(BaseModel, frozen=True, extra="allow"):
     """JSON values for programs."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskLine:
+_TASKS = TypeAdapter(dict[str, Task])
+
+
+class TaskLine(TypedDict):
     """A task in the list of all."""
 
     id: str
@@ -84,14 +86,16 @@ class _TaskNotes(Shape):
 
     def get(self, name: str) -> Task:
         """Return a task without what it blocks. Raises `ToolFailed` for another shape."""
+        stored = self.tasks[name]
+        if isinstance(stored, dict):
+            stored = {**stored, "id": name, "blocks": []}
         try:
-            task = Task.model_validate(self.tasks[name])
+            return Task.model_validate(stored)
         except ValidationError as error:
             raise ToolFailed(
                 f"task {name} is stored in another shape: {fault_of(error)}; only"
                 ' status="deleted" can change it'
             ) from None
-        return task.model_copy(update={"id": name, "blocks": []})
 
     def whole(self, name: str) -> Task:
         """Return a task. Raises `ToolFailed` for another shape."""
@@ -138,32 +142,39 @@ class _TaskNotes(Shape):
             left = [name for name in blockers if name != blocker]
             self.tasks[blocked] = {**self.tasks[blocked], "blocked_by": left}
 
-    def waits_for(self, name: str) -> list[str]:
-        """Return the ids of the tasks that have to be completed before a task."""
+    def listed(self) -> list[TaskLine]:
+        """Return all tasks in the order of their creation. Raises as `get`."""
+        try:
+            tasks = _TASKS.validate_python(self.tasks)  # at once, since there may be many
+        except ValidationError:
+            tasks = {name: self.get(name) for name in self.tasks}  # raises for the one
+        open_ids = {name for name, task in tasks.items() if task.status != "completed"}
         return [
-            other
-            for other in self._blockers(name)
-            if other in self.tasks and self._stored(other, "status") != "completed"
+            TaskLine(
+                id=name,
+                subject=task.subject,
+                status=task.status,
+                owner=task.owner,
+                waits_for=[other for other in task.blocked_by if other in open_ids],
+            )
+            for name, task in tasks.items()
         ]
 
     def lines(self) -> list[str]:
-        open_tasks = [task for task in map(self.get, self.tasks) if task.status != "completed"]
+        open_tasks = [task for task in self.listed() if task["status"] != "completed"]
         lines = []
         for task in open_tasks[:_MAX_IN_PROMPT]:
-            waits = ", ".join(self.waits_for(task.id))
-            facts = f"{task.status}, waits for {waits}" if waits else task.status
-            lines.append(f"- {task.id} ({facts}): {one_line(task.subject, SHOWN_CHARS)}")
+            waits = ", ".join(task["waits_for"])
+            facts = f"{task['status']}, waits for {waits}" if waits else task["status"]
+            lines.append(f"- {task['id']} ({facts}): {one_line(task['subject'], SHOWN_CHARS)}")
         if len(open_tasks) > _MAX_IN_PROMPT:
             lines.append(f"- and {len(open_tasks) - _MAX_IN_PROMPT} more, which list returns")
         return lines
 
     def _blockers(self, name: str) -> list[str]:
-        found = self._stored(name, "blocked_by")
-        return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
-
-    def _stored(self, name: str, field: str) -> Any:
         task = self.tasks[name]
-        return task.get(field) if isinstance(task, dict) else None
+        found = task.get("blocked_by") if isinstance(task, dict) else None
+        return [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
 
     def _refuse_cycle(self, name: str) -> None:
         before: dict[str, str] = {}
@@ -289,11 +300,7 @@ class Tasks(NotesToolkit[_TaskNotes]):
         """
 
         def look(notes: _TaskNotes) -> list[TaskLine]:
-            return [
-                TaskLine(task.id, task.subject, task.status, task.owner, notes.waits_for(task.id))
-                for task in map(notes.get, notes.tasks)
-                if status in (None, task.status)
-            ]
+            return [line for line in notes.listed() if status in (None, line["status"])]
 
         return await self.read_notes(context, look)
 

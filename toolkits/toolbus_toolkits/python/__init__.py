@@ -4,8 +4,8 @@ The way of a call: permissions or a policy ask `tools.PythonTools` for an assess
 has the code as its preview. `run` then starts the interpreter of the operator by `launcher`, in its
 sandbox if it has one, with the text of `runner.py` as its program. `interpreter` is what this
 process has of it: code goes to the runner through a socket, and its value or traceback comes back
-there; what it prints comes through its pipes into `launcher.output`. `written` looks at the working
-directory before and after, and reads the files that are new or changed. `tools` makes one result of
+there; what it prints comes through its pipes into `launcher.output`. `written` looks for files of
+the working directory that were changed since the start, and reads them. `tools` makes one result of
 all of it. With `keep`, `sessions` has the interpreter between the calls of an asker.
 """
 
@@ -116,7 +116,7 @@ class Python(Toolkit):
         }
         config = PythonConfig.model_validate(options)
         tools = PythonTools(config, max_timeout_s)
-        self._sandbox = tools.sandbox
+        self._python = tools
         super().__init__(
             name,
             tools.all,
@@ -138,10 +138,14 @@ class Python(Toolkit):
 
     @asynccontextmanager
     async def hosting(self, room: Any) -> AsyncIterator[None]:
-        """Say what confines code, and warn where nothing limits what callers run."""
+        """Say what confines code, and warn where nothing limits what callers run.
+
+        Raises `LaunchFailed` if the interpreter cannot run code.
+        """
+        await self._python.check_interpreter()
         confined = "not confined: it may do whatever the user of this process may"
-        if self._sandbox is not None:
-            confined = summary(await self._sandbox.probe())
+        if self._python.sandbox is not None:
+            confined = summary(await self._python.sandbox.probe())
         if not self.policies:
             _logger.warning(
                 "toolkit %s has no policy: whoever may call it runs any code; `toolbus host"

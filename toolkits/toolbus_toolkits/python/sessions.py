@@ -28,7 +28,7 @@ class _Session:
     timer: asyncio.TimerHandle | None = None
     """Ends it while nobody uses it."""
     ended: str = ""
-    """Why it was ended between calls."""
+    """Why it was ended, where no result has said so."""
 
     @property
     def is_alive(self) -> bool:
@@ -95,8 +95,8 @@ class PythonSessions:
                 if interpreter is not None and session.is_alive:
                     self._check(context, interpreter, within)
                 else:
-                    if interpreter is not None:
-                        lost = session.ended or "the one before has ended"
+                    lost = session.ended or (interpreter and "the one before has ended")
+                    if lost:
                         notes.append(f"this is a new interpreter, without earlier names: {lost}")
                     await session.end()
                     session.interpreter = interpreter = await self._start(context, within)
@@ -104,6 +104,7 @@ class PythonSessions:
                 try:
                     yield interpreter, notes
                 except BaseException:
+                    session.ended = "its call was cancelled, or took too long"
                     await interpreter.process.aclose()
                     raise
                 finally:
@@ -116,7 +117,8 @@ class PythonSessions:
                 session.timer = loop.call_later(_IDLE_S, session.end_idle)
             elif not session.users:
                 await session.end()
-                if self._by_asker.get(asker) is session and not session.users:
+                is_known = self._by_asker.get(asker) is session
+                if is_known and not session.users and not session.ended:
                     del self._by_asker[asker]
 
     async def end(self, context: ToolContext) -> bool:
@@ -124,6 +126,7 @@ class PythonSessions:
         session = self._by_asker.get(asker_of(context))
         had_one = session is not None and session.is_alive
         if session is not None:
+            session.ended = ""
             await session.end()
         return had_one
 

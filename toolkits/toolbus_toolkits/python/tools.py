@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from dataclasses import dataclass, field
@@ -32,11 +33,13 @@ from toolbus_toolkits.launcher.output import CommandOutput, OutputProgress
 from toolbus_toolkits.python.config import PythonConfig, folders_of
 from toolbus_toolkits.python.interpreter import Interpreter, Reply
 from toolbus_toolkits.python.sessions import PythonSessions
-from toolbus_toolkits.python.written import Snapshot, changed_files, snapshot
+from toolbus_toolkits.python.written import MAX_NAMES, files_of, now_ns, written_since
 
 __all__ = ["CodeResult", "ConfinedCodeResult", "PythonTools", "ResetResult"]
 
 _MAX_TIMEOUT_S = 600
+_MAX_START_S = 30
+"""A host waits so long at its start, on a busy machine; a program may never say anything."""
 _MAX_CODE_CHARS = 100_000
 """A person and a model read it; what is larger belongs into a file."""
 _MAX_AT_A_TIME = 16
@@ -96,6 +99,8 @@ class PythonTools(CommandTools):
         self._max_s: float = max_timeout_s or _MAX_TIMEOUT_S
         self._interpreter = config.interpreter
         self._workdir = str(config.workdir)
+        self._looked_ns = 0
+        """When files were last looked for."""
         self._limits = config.limits()
         self._variables = command_environment(config.env, config.inherit)
         # So `python` of a command that the code runs is the same one.
@@ -129,6 +134,15 @@ class PythonTools(CommandTools):
     async def end_all(self) -> None:
         """End all interpreters."""
         await self.sessions.end_all()
+
+    async def check_interpreter(self) -> None:
+        """Start an interpreter, and end it. Raises `LaunchFailed` if it cannot run code."""
+        try:
+            async with asyncio.timeout(_MAX_START_S), self._fresh(ToolContext(), within=False):
+                pass
+        except TimeoutError:
+            text = f"{self._interpreter} was not ready to run code after {_MAX_START_S} s"
+            raise LaunchFailed(text) from None
 
     async def _run(
         self, context: ToolContext, code: Code, timeout_s: Seconds = 120, keep: bool = False
@@ -185,7 +199,13 @@ class PythonTools(CommandTools):
         opened = (self.sessions.opened if keep else self._fresh)(context, within)
         try:
             async with asyncio.timeout_at(ends_at), opened as (interpreter, notes):
-                run.before = await _THREADS.run(snapshot, self._workdir)
+                # The clock of files lags behind by up to two steps of at most 10 ms: what the last
+                # call wrote may have this time too. A clock that was set back is not waited for.
+                for _ in range(20):
+                    run.start_ns = now_ns()
+                    if run.start_ns > self._looked_ns:
+                        break
+                    await asyncio.sleep(0.001)
                 run.interpreter, run.output, run.notes = interpreter, interpreter.output, notes
                 context.enter()
                 with closing(OutputProgress(context, interpreter.output)):
@@ -262,16 +282,18 @@ class PythonTools(CommandTools):
         raise LaunchFailed(f"{text}: {stderr.splitlines()[-1]}" if stderr else text)
 
     async def _result(self, run: _Run) -> JsonChunk | MixedChunk:
-        interpreter, before = run.interpreter, run.before
+        interpreter = run.interpreter
         assert interpreter is not None
         names: list[str] = []
         files: list[FileChunk] = []
         more = 0
-        after = await _THREADS.run(snapshot, self._workdir)
-        if before is None or after is None:
+        self._looked_ns = time.time_ns()
+        written = await _THREADS.run(written_since, self._workdir, run.start_ns)
+        if written is None:
             run.notes.append("files are not listed: there are too many in the working directory")
         else:
-            names, files, more = await _THREADS.run(changed_files, self._workdir, before, after)
+            names, files = await _THREADS.run(files_of, self._workdir, written)
+            more = max(0, len(written) - MAX_NAMES)
         if len(files) < len(names):
             sent = {file.name for file in files}
             rest = ", ".join(name for name in names if name not in sent)
@@ -337,7 +359,7 @@ class _Run:
     """Set once code may have run."""
     output: CommandOutput = field(default_factory=CommandOutput)
     notes: list[str] = field(default_factory=list)
-    before: Snapshot | None = None
+    start_ns: int = 0
     reply: Reply | None = None
     timed_out: bool = False
 
