@@ -153,7 +153,9 @@ def test_service_can_write_nowhere_but_where_it_must_and_gains_no_rights(
     if name == "tokens":
         assert writable == {"keys:/keys", "public:/public", *TOKENS.values()}
     else:
-        assert writable <= {"inventory": {"data:/data"}, "server": {"state:/state"}}.get(name, set())
+        assert writable <= {"inventory": {"data:/data"}, "server": {"state:/state"}}.get(
+            name, set()
+        )
 
 
 @EACH_OF_OURS
