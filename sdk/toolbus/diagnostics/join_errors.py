@@ -27,6 +27,7 @@ from toolbus.settings import (
 from toolbus.untrusted_text import SHOWN_CHARS, one_line
 
 __all__ = [
+    "TokenExpired",
     "expired_for_s",
     "expiry_text",
     "explain_refusal",

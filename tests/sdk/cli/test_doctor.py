@@ -150,6 +150,13 @@ def test_doctor_finds_for_how_long_a_participant_can_go_on(tmp_path: Path) -> No
             ({"TOOLBUS_TOKEN_FILE": "long.jwt"}, f"{both}; not after 1 h without a connection"),
         ):
             assert_renewal(replace(here, variables={**variables, "TOOLBUS_URL": url}), "ok", found)
+        ann = ParticipantToken("ann", ["main"], api=ApiScope.user_default())
+        key = KeyRing.load(tmp_path / "keys.toml").signing_key
+        assert key is not None
+        unused = ann.to_jwt(key, ttl_s=60, until_s=9_000, now=time.time() - 600)
+        _, findings = doctor(here, "--token", unused, "--url", url)
+        assert "was not used for one life" in findings["room"]["found"]
+        assert findings["room"]["repair"].startswith("create a new token")
     with here.serving("--keys", "keys.toml") as (_, url):
         variables = {"TOOLBUS_TOKEN_FILE": "long.jwt", "TOOLBUS_URL": url}
         found = f"{soon}; no further life is given, since the server stores no state"

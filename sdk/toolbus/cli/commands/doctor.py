@@ -44,6 +44,7 @@ from toolbus.client.connect_errors import (
 from toolbus.diagnostics.checks import CHECKS, Check, CheckFailed, Finding, run_checks
 from toolbus.diagnostics.exit_codes import ExitCode, UsageError, certificate_step
 from toolbus.diagnostics.join_errors import (
+    TokenExpired,
     key_id_text,
     last_life_left_s,
     lifetime_text,
@@ -423,6 +424,8 @@ async def _check_room(context: _Context) -> str:
 
 
 def _room_repair(error: PermissionDenied) -> str:
+    if isinstance(error, TokenExpired):
+        return error.next_step
     match error.details.get("status"):
         case 401:
             return (
