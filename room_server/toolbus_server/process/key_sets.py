@@ -78,6 +78,12 @@ class KeySets:
         """Return when `fetch` has something to do, by the loop's clock; infinity for never."""
         return min((self._due_at(issuer) for issuer in _remote_of(ring)), default=inf)
 
+    def request(self) -> None:
+        """Make all sets due, whenever they were fetched."""
+        self._fetched = {
+            source: fetched._replace(due_at=-inf) for source, fetched in self._fetched.items()
+        }
+
     def _due_at(self, issuer: Issuer) -> float:
         fetched = self._fetched.get(_source_of(issuer))
         return -inf if fetched is None else fetched.due_at
