@@ -172,6 +172,9 @@ def _get(issuer: Issuer, timeout_s: float) -> bytes:
     address = urlsplit(issuer.jwks)
     tls = ssl.create_default_context(cafile=issuer.ca)
     tls.sslsocket_class = _TimedSocket
+    if issuer.ca is not None:
+        # Python 3.13 checks the form of authorities too, and those of many clusters fail that.
+        tls.verify_flags &= ~ssl.VERIFY_X509_STRICT
     headers = {"Accept": "application/jwk-set+json, application/json", "User-Agent": "toolbus"}
     if issuer.token_file is not None:
         headers["Authorization"] = f"Bearer {_bearer_token(Path(issuer.token_file))}"
