@@ -214,7 +214,8 @@ class KeyReloader:
         return keys
 
     def request(self) -> None:
-        """Reload the keys at once, and log them even if they are the same."""
+        """Reload keys and key sets at once, and log them even if they are the same."""
+        self._key_sets.request()
         self._requested.set()
 
     async def fetch_sets(self) -> None:

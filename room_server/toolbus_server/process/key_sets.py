@@ -78,6 +78,12 @@ class KeySets:
         """Return when `fetch` has something to do, by the loop's clock; infinity for never."""
         return min((self._due_at(issuer) for issuer in _remote_of(ring)), default=inf)
 
+    def request(self) -> None:
+        """Make all sets due, whenever they were fetched."""
+        self._fetched = {
+            source: fetched._replace(due_at=-inf) for source, fetched in self._fetched.items()
+        }
+
     def _due_at(self, issuer: Issuer) -> float:
         fetched = self._fetched.get(_source_of(issuer))
         return -inf if fetched is None else fetched.due_at
@@ -166,6 +172,9 @@ def _get(issuer: Issuer, timeout_s: float) -> bytes:
     address = urlsplit(issuer.jwks)
     tls = ssl.create_default_context(cafile=issuer.ca)
     tls.sslsocket_class = _TimedSocket
+    if issuer.ca is not None:
+        # Python 3.13 checks the form of authorities too, and those of many clusters fail that.
+        tls.verify_flags &= ~ssl.VERIFY_X509_STRICT
     headers = {"Accept": "application/jwk-set+json, application/json", "User-Agent": "toolbus"}
     if issuer.token_file is not None:
         headers["Authorization"] = f"Bearer {_bearer_token(Path(issuer.token_file))}"

@@ -257,10 +257,13 @@ class RoomServer:
         Open connections stay: a token is checked when a client connects or refreshes it.
         Raises ValueError if there is no key, or one of several issuers has no alias of its own.
         """
+        former = self._settings.keys.aliases()
         self._settings = _checked(replace(self._settings, keys=keys))
         if self._server is not None:
             self.admission.keys = keys
-            self.hub.set_issuers(keys.aliases())
+            # It looks at every participant and toolkit, and a key set comes every few minutes.
+            if (aliases := keys.aliases()) != former:
+                self.hub.set_issuers(aliases)
 
     def stop_listening(self) -> None:
         """Close the listening sockets, so that other processes get the new connections.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -22,7 +23,7 @@ from support.processes.command_line import CommandLine, Outcome
 from support.web.scripted_server import Answer, Seen, WebServer, web_server
 from toolbus import Key, KeyRing, RoomClient, Unavailable
 from toolbus_server import RoomServer, ServerSettings
-from toolbus_server.process.key_files import KeyReloader
+from toolbus_server.process.key_files import KeyReloader, add_key
 from toolbus_server.process.key_sets import KeySets, fetch_key_sets
 
 OLD, NEW = (Key.generate(kid=kid, iss="https://idp.test", alg="ES256") for kid in ("old", "new"))
@@ -190,7 +191,11 @@ async def test_a_key_rotates_while_participants_stay(pki: Pki, tmp_path: Path) -
     """TOKEN-6, TOKEN-9: each new set reaches the server, and so does the age of the same one."""
     passed_on = asyncio.Queue[KeyRing]()
     async with publisher(pki, tmp_path) as published:
-        settings = ServerSettings(keys=published.ring, port=0, drain_s=1.0)
+        # The provider publishes a key with the id of a development key.
+        development = frozenset({"own", "old"})
+        settings = ServerSettings(
+            keys=published.ring, development_keys=development, port=0, drain_s=1.0
+        )
         async with RoomServer(settings) as server:
             with pytest.raises(Unavailable, match="503"):
                 await join(server, token_of(OLD))
@@ -208,6 +213,8 @@ async def test_a_key_rotates_while_participants_stay(pki: Pki, tmp_path: Path) -
             assert kids_of(await passed_on.get()) == ["old"]
             async with RoomClient(server.url, room="lab", token=token_of(OLD)) as bot:
                 assert bot.me.full_name == "idp/bot-1"
+                (session,) = server.hub.rooms["lab"].sessions.values()
+                assert not session.connection.participant.is_developer
                 assert 0 <= await age_at(server) < 60
                 published.answers(set_of(NEW))
                 while kids_of(await passed_on.get()) != ["new"]:
@@ -271,10 +278,20 @@ async def test_serve_follows_addresses_and_files_and_the_commands_show_the_rule(
             assert "joined lab as idp/bot-1" in found.out
             assert "may list *; call *; host private toolkits" in found.out
 
+            published.answers(set_of(NEW, OLD))
+            server.process.send_signal(signal.SIGHUP)  # or it would be fetched in 5 minutes
+            while "trusted keys: 'own', 'new', 'old'" not in await asyncio.to_thread(
+                stderr.readline
+            ):
+                pass
+            other = Key.generate(kid="more", iss="acme", alias="acme")
+            assert [key.kid for key in add_key(published.path, other)] == ["own", "more"]
+            assert "'own', 'more', 'new', 'old'" in await asyncio.to_thread(stderr.readline)
+
             (tmp_path / "set.json").write_bytes(set_of(NEW).body)
             remote = next(row for row in published.tables.splitlines() if row.startswith("jwks"))
-            other = published.tables.replace(remote, 'jwks = "set.json"')
-            rows = [row for row in other.splitlines() if not row.startswith(("ca =", "token_file"))]
+            text = published.tables.replace(remote, 'jwks = "set.json"')
+            rows = [row for row in text.splitlines() if not row.startswith(("ca =", "token_file"))]
             published.path.write_text("\n".join(rows))
             assert "trusted keys: 'own', 'new'" in await asyncio.to_thread(stderr.readline)
             async with RoomClient(url, room="lab", token=token_of(NEW, 2)) as bot:

@@ -417,7 +417,13 @@ async def _check_room(context: _Context) -> str:
                 context.until = until
             return f"joined {room.room} as {room.me.full_name}"
     except PermissionDenied as error:
-        raise CheckFailed(error.message, _room_repair(error)) from None
+        repair = _room_repair(error)
+        if "room" not in context.claims and error.details.get("status") == 401:
+            repair = (
+                "the log of the server has the reason, such as no_rule: `toolbus token inspect"
+                " TOKEN --keys FILE` with the key file of the server shows what is wrong"
+            )
+        raise CheckFailed(error.message, repair) from None
     except (RoomException, TimeoutError) as error:
         found = str(error) or "the server did not accept the connection in time"
         raise CheckFailed(found, "check the server's log") from None
