@@ -11,6 +11,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from ipaddress import ip_network
 from pathlib import Path
@@ -83,6 +84,22 @@ def test_services_of_the_compose_file_answer_calls_that_are_seen_as_trees(tmp_pa
         "    SERVER sql.query @sql",
         "      INTERNAL execute_tool query @sql",
     ]
+
+
+def test_tokens_are_written_once_and_again_for_another_key(tmp_path: Path) -> None:
+    """Services that are connected go on, and the server trusts the new key within a second."""
+    with composed(ONE, tmp_path, {}) as composition:
+        files = [tmp_path / f"token-{name}" / "token.jwt" for name in TOKENS]
+        first = [file.read_bytes() for file in files]
+        composition.start("tokens")
+        assert [file.read_bytes() for file in files] == first
+        (tmp_path / "keys" / "keys.toml").unlink()
+        composition.start("tokens")
+        assert not {file.read_bytes() for file in files} & set(first)
+        (call,) = (typed for typed in calls_in(TYPED) if " clock.now " in typed)
+        deadline = time.monotonic() + PATIENCE_S
+        while (outcome := composition.type(call)).code:
+            assert time.monotonic() < deadline, outcome.err
 
 
 def test_three_nodes_a_redis_and_a_balancer_answer_the_same_calls(tmp_path: Path) -> None:
