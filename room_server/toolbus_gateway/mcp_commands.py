@@ -150,7 +150,8 @@ def _config(
         config = stdio_config(form, name, command, _environment(token))
     typer.echo(json.dumps(config, indent=2))
     if token is not None:
-        expires_at = unchecked_claims(token).get("exp", 0)
+        claims = unchecked_claims(token)
+        expires_at = claims.get("until", claims.get("exp", 0))
         left = lifetime_text(expires_at, time.time()) if expires_at else "without an end"
         typer.echo(f"toolbus: whoever reads it has the rights of the token ({left})", err=True)
     elif not http and not settings.renewable and (options.token or os.environ.get(TOKEN_VARIABLE)):

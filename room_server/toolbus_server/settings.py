@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from toolbus.auth.tokens import KeyRing
 from toolbus.transport.websocket import PING_INTERVAL_S, PING_TIMEOUT_S
@@ -82,6 +83,11 @@ class ServerSettings:
     """The prefix of nodes that run one after the other under one name; empty for none.
 
     The lease that an ended predecessor left ends at once.
+    """
+    state: Path | None = None
+    """The folder with the state of tokens of a single server: revocations, and tokens with `until`.
+
+    Nodes keep it in Redis. Without either, no token lives beyond its `exp`.
     """
     asks_for_error_text: bool = False
     """Whether hosts send their callers the texts of exceptions, unless a toolkit says otherwise.

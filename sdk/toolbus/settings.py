@@ -38,7 +38,6 @@ __all__ = [
     "DEV_KEYS_FILE",
     "DEV_KEY_ORIGIN",
     "DRAIN_FORM",
-    "PRESETS",
     "TOKEN_THREADS",
     "VARIABLES",
     "BadTokenSource",
@@ -67,13 +66,6 @@ DEV_KEYS_FILE = "dev-keys.toml"
 """The development key in `TOOLBUS_HOME`: a process that can read it is trusted on this machine."""
 DEV_KEY_ORIGIN = "the development key"
 """The source of a token that is made with it, since nothing else is set."""
-PRESETS: dict[str, Callable[[], ApiScope]] = {
-    "host": ApiScope.host_default,
-    "agent": ApiScope.agent_default,
-    "user": ApiScope.user_default,
-    "full": ApiScope.full,
-}
-"""The named sets of grants."""
 
 DEFAULT_DRAIN_S = 10.0
 """Seconds that running calls may take to finish when a host stops."""

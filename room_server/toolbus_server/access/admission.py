@@ -8,6 +8,7 @@ counters and logs of this server; a token appears in neither.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import secrets
 from collections import Counter
@@ -29,12 +30,20 @@ from toolbus.bounded_logging import bounded_logger
 from toolbus.untrusted_text import SHOWN_CHARS
 from toolbus.wire import SUBPROTOCOL, ParticipantId
 from toolbus_server.access.connection_limits import ConnectionQuotas
+from toolbus_server.access.extensions import (
+    Extensions,
+    StateUnavailable,
+    TokenKey,
+    extended_at,
+    key_of,
+    renewed_at,
+)
 from toolbus_server.access.revocations import Revocations
 from toolbus_server.limits import RateLimiter
 from toolbus_server.registry.models import Identity, Participant
 from toolbus_server.settings import ServerSettings
 
-__all__ = ["Admission", "Admitted", "Refusal", "RefusedConnections"]
+__all__ = ["Admission", "Admitted", "Refusal", "RefusedConnections", "Unread"]
 
 _logger = bounded_logger(__name__)
 _BEARER = "bearer."
@@ -44,7 +53,8 @@ _MAX_EPOCH = 2**53
 """What Redis, and clients in JavaScript, count exactly (PROTOCOL.md, CONN-4)."""
 _MAX_QUERY_FIELDS = 16
 """Anyone may send thousands in a request line, and they are parsed before the token is checked."""
-_RENEWED_AFTER = 0.8
+_READ_S = 2.0
+"""So long a handshake waits for the state: a client that gets no answer gives up after 10 s."""
 _WINDOW_S = 60.0
 """The window of the lines about refusals: anyone can cause these, and they must not fill a disk."""
 _MAX_LINES = 20
@@ -81,6 +91,10 @@ _NOT_ELSEWHERE = Refusal(
 _STANDBY = Refusal(
     503, None, "This server waits until servers of another release have ended: connect to those.\n"
 )
+_NO_STATE = Refusal(503, None, "The state of tokens cannot be read: try again in a moment.\n")
+_NO_KEY_SET = Refusal(
+    503, None, "The keys of the token's issuer could not be fetched yet: try again.\n"
+)
 _DRAINING = Refusal(503, None, "This server is shutting down: connect again in a moment.\n")
 
 
@@ -91,15 +105,31 @@ class Admitted:
     room: str
     participant: Participant
     expires_at: float
-    """When the token expires, with its leeway: seconds since the epoch."""
+    """When its current life ends, with its leeway: seconds since the epoch."""
     renew_at: float
-    """When the participant should renew it, after 80 % of its life: seconds since the epoch."""
+    """After 80 % of that life, when it gets another one, or the participant should renew it."""
+    extends: str = ""
+    """The token, if it may get another life; else empty."""
+    until: float | None = None
+    """When its last life ends, if it gets further ones."""
     reads_chunks: bool = False
     """Whether it accepts large files in chunks from calls that are not streams."""
     reads_parts: bool = False
     """Whether it also accepts any other large result in parts."""
     reads_holds: bool = False
     """Whether it is told that a call of it waits for a person."""
+
+
+class Unread(NamedTuple):
+    """A token whose last life is over, as far as is known here: the state is to be read first."""
+
+    key: TokenKey
+
+
+class _Unread(Exception):
+    def __init__(self, key: TokenKey) -> None:
+        super().__init__(key)
+        self.key = key
 
 
 class _Request(NamedTuple):
@@ -165,6 +195,8 @@ class Admission:
         """Counts connections by address, and participants by identity and room."""
         self.revocations: Revocations = Revocations()
         """The revoked tokens."""
+        self.extensions: Extensions | None = None
+        """The tokens that got another life; None where none does, since nothing stores it."""
         self._full_warnings = {
             limit: RateLimiter(1, _WINDOW_S) for limit in ("address", "identity", "room")
         }
@@ -174,13 +206,23 @@ class Admission:
         self.refused: Counter[str] = Counter()
         """How many connections were refused, by reason: a closed set of labels."""
 
-    def decide(self, path: str, headers: Headers, address: str = "") -> Admitted | Refusal:
+    def decide(
+        self, path: str, headers: Headers, address: str = "", *, is_read: bool = False
+    ) -> Admitted | Refusal | Unread:
         """Decide about one handshake from an address, as `quotas` counts it.
 
         Never raises, whatever the client sent.
+
+        Args:
+            path: The path and the query.
+            headers: The headers of the request.
+            address: Where it comes from.
+            is_read: Whether the state of the token was read, which `Unread` asks for.
         """
         try:
-            return self._admit(path, headers, address)
+            return self._admit(path, headers, address, is_read)
+        except _Unread as unread:
+            return Unread(unread.key)
         except _Refused as refused:
             self.refused[refused.reason] += 1
             if refused.token is None:
@@ -189,12 +231,23 @@ class Admission:
                 self._refused_tokens.refused(refused.reason, refused.token, address)
             return refused.refusal
 
+    async def read_state(self, unread: Unread) -> Refusal | None:
+        """Read what is stored of a token; return a refusal if that is not possible now."""
+        assert self.extensions is not None
+        try:
+            async with asyncio.timeout(_READ_S):
+                await self.extensions.read(unread.key, self._now())
+        except (StateUnavailable, TimeoutError):
+            self.refused["no_state"] += 1
+            return _NO_STATE
+        return None
+
     def log_left_out(self) -> None:
         """Log how many refusals have no line of their own, since the server stops."""
         for log in (self._refused_tokens, self._refused_otherwise):
             log.log_left_out()
 
-    def _admit(self, path: str, headers: Headers, address: str) -> Admitted:
+    def _admit(self, path: str, headers: Headers, address: str, is_read: bool) -> Admitted:
         offered = _offered_protocols(headers)
         if SUBPROTOCOL not in offered:
             raise _Refused(_WRONG_PROTOCOL, "wrong_subprotocol")
@@ -208,7 +261,7 @@ class Admission:
         if not _is_from_trusted_page(headers, self._settings.trusted_origins):
             raise _Refused(_BAD_ORIGIN, "bad_origin")
         request = self._read(path, headers, offered)
-        token = self._verify(request.token)
+        token = self._verify(request.token, is_read=is_read)
         if not token.allows_room(request.room):
             raise _Refused(_WRONG_ROOM, "wrong_room", request.token)
         identity = Identity(token.issuer, token.name)
@@ -219,7 +272,8 @@ class Admission:
             raise _Refused(_REPLACED, "old_epoch")
         if current is None:  # a newer connection of an instance replaces one that is counted
             self._check_quotas(identity, request)
-        admitted = self._admitted(token, request.room, request.instance, request.epoch)
+        place = (request.room, request.instance, request.epoch)
+        admitted = self._admitted(token, request.token, *place)
         admitted.participant.assesses = request.assesses
         return replace(
             admitted,
@@ -228,7 +282,9 @@ class Admission:
             reads_holds=request.reads_holds,
         )
 
-    def _admitted(self, token: VerifiedToken, room: str, instance: str, epoch: int) -> Admitted:
+    def _admitted(
+        self, token: VerifiedToken, jwt: str, room: str, instance: str, epoch: int
+    ) -> Admitted:
         participant = Participant(
             id=ParticipantId(secrets.token_hex(8)),
             identity=Identity(token.issuer, token.name),
@@ -239,11 +295,42 @@ class Admission:
             rooms=tuple(token.room),
             jti=token.jti,
             issued_at=token.issued_at,
-            is_developer=token.key_id in self._settings.development_keys,
+            # An issuer chooses the ids in its key set, also those of other keys.
+            is_developer=token.key_id in self._settings.development_keys
+            and token.issuer not in self.keys.issuers,
         )
-        life_s = token.expires_at - token.issued_at
-        renew_at = token.issued_at + _RENEWED_AFTER * life_s
-        return Admitted(room, participant, token.expires_at + LEEWAY_S, renew_at)
+        end = token.expires_at if self.extensions is None else self.extensions.end_of(token)
+        is_extended = self.extensions is not None and token.until is not None and end < token.until
+        return Admitted(
+            room,
+            participant,
+            end + LEEWAY_S,
+            extended_at(token, end) if is_extended else renewed_at(token, end),
+            jwt if is_extended else "",
+            token.until if self.extensions is not None else None,
+        )
+
+    def extend(self, participant: Participant, room: str, jwt: str) -> Admitted | None:
+        """Note that a participant's token, which is in use, is good for another life.
+
+        Returns:
+            The same participant, with the end of that life; None if the token would not be
+            accepted any more, or has other grants by now.
+        """
+        try:
+            token = self._verify(jwt, is_read=True)
+        except _Refused:
+            return None
+        is_same = Identity(token.issuer, token.name) == participant.identity
+        if self.extensions is None or not is_same or not token.allows_room(room):
+            return None
+        if token.api != participant.scope or token.role != participant.role:
+            return None
+        end = self.extensions.end_of(token)
+        # Another connection with this token may have been faster.
+        if end < (token.until or 0.0) and self._now() >= renewed_at(token, end):
+            self.extensions.extend(token, self._now())
+        return self._admitted(token, jwt, room, participant.instance, participant.epoch)
 
     def _check_quotas(self, identity: Identity, request: _Request) -> None:
         if self.quotas.is_full(identity):
@@ -264,15 +351,19 @@ class Admission:
             _logger.warning(text, limit, of, most, limit)
         return _Refused(refusal, f"{limit}_full")
 
-    def renew(self, participant: Participant, room: str, jwt: str) -> Admitted | None:
-        """Verify a token that is to replace a participant's current one.
+    def renew(
+        self, participant: Participant, room: str, jwt: str, *, is_read: bool = False
+    ) -> Admitted | Unread | None:
+        """Verify a token that is to replace a participant's current one; as `decide`.
 
         Returns:
             The participant with the new grants and their expiry; None if the token is invalid, or
             is not for the same identity and room.
         """
         try:
-            token = self._verify(jwt)
+            token = self._verify(jwt, is_read=is_read)
+        except _Unread as unread:
+            return Unread(unread.key)
         except _Refused as refused:
             self.refused[refused.reason] += 1
             self._refused_tokens.refused(
@@ -282,7 +373,7 @@ class Admission:
         identity = Identity(token.issuer, token.name)
         if identity != participant.identity or not token.allows_room(room):
             return None
-        return self._admitted(token, room, participant.instance, participant.epoch)
+        return self._admitted(token, jwt, room, participant.instance, participant.epoch)
 
     def _read(self, path: str, headers: Headers, offered: list[str]) -> _Request:
         location, _, query_text = path.partition("?")
@@ -317,13 +408,23 @@ class Admission:
             elsewhere=query.get("elsewhere") == "1",
         )
 
-    def _verify(self, jwt: str) -> VerifiedToken:
+    def _verify(self, jwt: str, *, is_read: bool) -> VerifiedToken:
+        """Return a valid token. Raises `_Refused`, and `_Unread` if its state is to be read."""
+        now = self._now()
         try:
-            token = ParticipantToken.from_jwt(jwt, self.keys, now=self._now())
+            token = ParticipantToken.from_jwt(
+                jwt, self.keys, now=now, allow_extended=self.extensions is not None
+            )
         except TokenRefused as error:
-            raise _Refused(_BAD_TOKEN, error.reason, jwt) from error
+            # A client gives up for good on 401, and this token may be as good as any.
+            refusal = _NO_KEY_SET if error.reason == "no_key_set" else _BAD_TOKEN
+            raise _Refused(refusal, error.reason, jwt) from error
         if self.revocations.covers(token):
             raise _Refused(_BAD_TOKEN, "revoked", jwt)
+        if self.extensions is not None and now >= self.extensions.end_of(token) + LEEWAY_S:
+            if not is_read:
+                raise _Unread(key_of(token))
+            raise _Refused(_BAD_TOKEN, "unused", jwt)
         return token
 
 

@@ -1,25 +1,41 @@
-"""Stores which tokens are revoked before they expire.
+"""Stores which tokens are revoked.
 
-A token is valid for a day at most, so a revocation is dropped after a day. There is a limit all the
-same (PROTOCOL.md, ADMIN-4); a revocation that is dropped too early is logged. Time is passed in.
+A revocation is dropped when no valid token can match it any more: after the longest life of a token
+without `until`, or, where this server gives tokens further lives, after the longest `until`. There
+is a limit all the same (PROTOCOL.md, ADMIN-4); a revocation that is dropped too early is logged.
+Time is passed in.
 """
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Callable
+from itertools import islice
+from typing import NamedTuple, TypeVar
 
-from toolbus.auth.tokens import LEEWAY_S, MAX_TOKEN_LIFE_S, VerifiedToken
+from toolbus.auth.tokens import LEEWAY_S, MAX_TOKEN_LIFE_S, MAX_UNTIL_S, VerifiedToken
 from toolbus.bounded_logging import bounded_logger
 from toolbus_server.registry.models import Identity
 
-__all__ = ["Revocations", "is_issued_before"]
+__all__ = ["Revocation", "Revocations", "is_issued_before", "revoked_until"]
 
 K = TypeVar("K")
 
 _logger = bounded_logger(__name__)
-_RETENTION_S = MAX_TOKEN_LIFE_S + 2 * LEEWAY_S
 _MAX_REVOCATIONS = 100_000
 """The maximum of revoked identities, and of revoked tokens."""
+_DROPPED_AT_ONCE = 16
+"""Of the oldest, with each that is added: so the step of the event loop stays short."""
+
+
+class Revocation(NamedTuple):
+    """A revocation of one token, or of all that an identity had."""
+
+    target: Identity | str
+    """An identity, or the id of a token."""
+    at: float
+    """When it was made, in seconds since the epoch."""
+    ends_at: float
+    """When no token can match it any more, likewise."""
 
 
 def is_issued_before(issued_at: float, revoked_at: float) -> bool:
@@ -30,24 +46,46 @@ def is_issued_before(issued_at: float, revoked_at: float) -> bool:
     return issued_at <= revoked_at + LEEWAY_S
 
 
+def revoked_until(at: float, until: float | None, *, extends: bool) -> float:
+    """Return when a revocation may be dropped.
+
+    Args:
+        at: When it was made.
+        until: When the last life of the token ends, if the administrator has said so.
+        extends: Whether tokens get further lives.
+    """
+    # A revoked token gets no other life, so after this it is refused for being unused too.
+    shortest = at + MAX_TOKEN_LIFE_S + 2 * LEEWAY_S
+    longest = at + MAX_UNTIL_S + 2 * LEEWAY_S
+    if not extends:
+        return shortest
+    return longest if until is None else min(max(until + LEEWAY_S, shortest), longest)
+
+
 class Revocations:
     """The revocations of one server."""
 
     def __init__(self) -> None:
-        self._identities: dict[Identity, float] = {}
-        self._tokens: dict[str, float] = {}
+        self._identities: dict[Identity, Revocation] = {}
+        self._tokens: dict[str, Revocation] = {}
+        self.on_revoked: Callable[[Revocation], object] = lambda _: None
+        """Gets each revocation that is made, to store it."""
 
     def __len__(self) -> int:
         """Return the number of stored revocations."""
         return len(self._identities) + len(self._tokens)
 
-    def revoke_identity(self, identity: Identity, now: float) -> None:
-        """Revoke all tokens issued to an identity until now, as `is_issued_before` decides."""
-        _keep(self._identities, identity, now)
+    def revoke(self, revocation: Revocation, now: float) -> None:
+        """Revoke the token with an id, or all issued to an identity until a time."""
+        self.learn(revocation, now)
+        self.on_revoked(revocation)
 
-    def revoke_token(self, jti: str, now: float) -> None:
-        """Revoke the token with this id."""
-        _keep(self._tokens, jti, now)
+    def learn(self, revocation: Revocation, now: float) -> None:
+        """Add a revocation that is stored already."""
+        if isinstance(revocation.target, str):
+            _add(self._tokens, revocation.target, revocation, now)
+        else:
+            _add(self._identities, revocation.target, revocation, now)
 
     def covers(self, token: VerifiedToken) -> bool:
         """Whether a valid token was revoked."""
@@ -57,23 +95,24 @@ class Revocations:
 
     def is_revoked(self, identity: Identity, jti: str, issued_at: float) -> bool:
         """Whether a token with this holder, id and time of issue was revoked."""
-        revoked_at = self._identities.get(identity)
-        if revoked_at is not None and is_issued_before(issued_at, revoked_at):
+        revocation = self._identities.get(identity)
+        if revocation is not None and is_issued_before(issued_at, revocation.at):
             return True
         return bool(jti) and jti in self._tokens
 
 
-def _keep(revocations: dict[K, float], key: K, now: float) -> None:
-    """Store a revocation; drop those that no valid token can match, and those over the limit."""
-    revocations[key] = max(now, revocations.pop(key, now))
-    surplus = len(revocations) - _MAX_REVOCATIONS
-    dropped: list[K] = []
-    for old, at in revocations.items():
-        if at + _RETENTION_S >= now:
-            if len(dropped) >= surplus:
+def _add(revocations: dict[K, Revocation], key: K, new: Revocation, now: float) -> None:
+    """Add a revocation; drop those that no valid token can match, and those over the limit."""
+    old = revocations.pop(key, new)
+    at, ends_at = max(new.at, old.at), max(new.ends_at, old.ends_at)
+    revocations[key] = new._replace(at=at, ends_at=ends_at)
+    if len(revocations) > _MAX_REVOCATIONS:
+        for target in [target for target, found in revocations.items() if found.ends_at < now]:
+            del revocations[target]
+    for target, found in list(islice(revocations.items(), _DROPPED_AT_ONCE)):
+        if found.ends_at >= now:
+            if len(revocations) <= _MAX_REVOCATIONS:
                 break
             message = "over %d revocations: %r, revoked %d s ago, is valid again"
-            _logger.warning(message, _MAX_REVOCATIONS, old, now - at)
-        dropped.append(old)
-    for old in dropped:
-        del revocations[old]
+            _logger.warning(message, _MAX_REVOCATIONS, target, now - found.at)
+        del revocations[target]

@@ -2,7 +2,7 @@
 
 __all__ = ["EXCHANGE_KEY", "EXCHANGE_VERSION", "LEASES_KEY"]
 
-EXCHANGE_VERSION = 1
+EXCHANGE_VERSION = 2
 """What nodes exchange: entries of the inbox, keys in Redis, and the scripts that change them.
 
 Raise it with each change that a node of the release before would not understand. Its nodes and

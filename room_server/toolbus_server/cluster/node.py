@@ -55,6 +55,7 @@ from toolbus_server.cluster.remote_admin import RemoteAdmin
 from toolbus_server.cluster.replicated_rooms import ReplicatedRooms, rooms_key
 from toolbus_server.cluster.replication_codec import unpack_delta
 from toolbus_server.cluster.standby import RETRY_S, STANDBY_TEXT, Standby
+from toolbus_server.cluster.token_extensions import RedisExtensions
 from toolbus_server.registry.call_checks import STREAM_OPTION_TYPES, check_pin
 from toolbus_server.registry.models import Participant, RegisteredToolkit
 from toolbus_server.rooms.administration import AdminActions, RoomsElsewhere
@@ -147,6 +148,8 @@ class Node:
             self._start_task,
             self._is_rejoining,
         )
+        self.extensions: RedisExtensions = RedisExtensions(lambda: self._redis)
+        """The further lives of tokens, which the nodes share."""
         self._admin = RemoteAdmin(actions, lambda: self._redis, self._send_action, self._start_task)
 
     def _start_incarnation(self) -> None:
@@ -217,6 +220,7 @@ class Node:
         if self._settling is not None:
             self._settling.cancel()
         await self._rooms.wait_for_exits(_STOP_S)
+        await self.extensions.writer.aclose(_STOP_S)
         with suppress(RedisUnavailable, TimeoutError):
             async with asyncio.timeout(_STOP_S):
                 await self.lease.release(rooms_key(self.node_id))
@@ -374,6 +378,7 @@ class Node:
             await self.lease.load_scripts()
             await self._heartbeat()
             await self._admin.synchronize()
+        self.extensions.restore()
         self.is_joined.set()
         self._claim.granted()
         self.outage.ended()

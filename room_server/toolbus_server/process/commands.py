@@ -35,6 +35,7 @@ from toolbus.diagnostics.exit_codes import UsageError
 from toolbus.log_output import chosen_output
 from toolbus_server.process.key_files import add_key
 from toolbus_server.process.serve import (
+    NO_STATE,
     ServeOptions,
     Switch,
     development_warning,
@@ -71,6 +72,7 @@ _FILE_SETTINGS: Mapping[str, tuple[str, TypeAdapter[Any]]] = MappingProxyType(
         "node": _TEXT,
         "workers": _WHOLE_NUMBER,
         "metrics": ("'on' or 'off'", TypeAdapter(Switch)),
+        "state": _TEXT,
         "gateway": _BOOLEAN,
         "gateway_port": _WHOLE_NUMBER,
         "trusted_hosts": _TEXTS,
@@ -229,6 +231,15 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
             envvar="TOOLBUS_TRUSTED_HOSTS",
         ),
     ] = [],  # noqa: B006 - typer makes a new one
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder for revocations and for tokens that live while they are used; with "
+            "--redis these are in Redis.",
+            envvar="TOOLBUS_STATE",
+            metavar="FOLDER",
+        ),
+    ] = None,
     json: _JsonFlag = False,
     _config: Annotated[
         Path | None,
@@ -266,6 +277,7 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
             node,
             workers,
             metrics,
+            state,
             gateway,
             gateway_port,
             trusted_hosts,
@@ -280,6 +292,8 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
         def announce(url: str, gateway_url: str | None = None) -> None:
             if dev:
                 warn(development_warning(environ))
+            elif state is None and redis is None:
+                warn(NO_STATE)
             if json:
                 further = {} if gateway_url is None else {"gateway": gateway_url}
                 typer.echo(json_codec.dumps({"url": url, **further}))
@@ -364,8 +378,8 @@ def _public(
     """Print the public halves of the keys of a file.
 
     A server that has only these checks tokens and makes none: `toolbus key public > public.toml`,
-    then `toolbus serve --keys public.toml`. With `--json` other programs can check tokens. Only
-    EdDSA, ES256 and RS256 keys have a public half.
+    then `toolbus serve --keys public.toml`. With `--json` other programs can check tokens. All but
+    HS256 keys have a public half.
     """
     with reporting(as_json=json, local=True):
         ring = load_keys(keys)

@@ -17,20 +17,25 @@ import stat
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
+from itertools import chain
+from math import inf
 from pathlib import Path
 
 from toolbus.atomic_file import write_atomically
 from toolbus.auth.keys import Key, KeyRing
 from toolbus.bounded_logging import bounded_logger
 from toolbus.concurrency.worker_threads import WorkerThreads
+from toolbus_server.process.key_sets import KeySets
 
 __all__ = [
     "KeyReloader",
     "add_key",
     "check_writers",
     "dev_keys",
+    "joined",
     "private_to_owner",
     "read_key_files",
+    "set_files",
 ]
 
 _POLL_INTERVAL_S = 1.0
@@ -66,9 +71,9 @@ def add_key(path: Path, key: Key) -> KeyRing:
     """
     path = Path(os.path.realpath(path))
     text = KeyRing([key]).to_toml()
-    old = list(KeyRing.load(path)) if path.exists() else []
-    ring = KeyRing([*old, key])
-    if old:
+    old = KeyRing.load(path) if path.exists() else KeyRing([])
+    ring = KeyRing([*old, key], old.issuers.values())
+    if len(old) or old.issuers:
         text = path.read_text(encoding="utf-8").removesuffix("\n") + "\n\n" + text
     KeyRing.from_toml(text)
     write_atomically(path, text.encode(), mode=0o600, sync=True)
@@ -132,28 +137,58 @@ def read_key_files(paths: Iterable[Path]) -> KeyRing:
     paths = list(paths)
     for path in paths:
         check_writers(path)
-    keys = KeyRing([key for path in paths for key in KeyRing.load(path)])
+    rings = [KeyRing.load(path) for path in paths]
     try:
-        keys.aliases()
+        keys = joined(rings)
     except ValueError as error:
         raise ValueError(f"{', '.join(map(str, paths))}: {error}") from None
+    for path in set_files(keys):
+        check_writers(path)
     return keys
 
 
+def joined(rings: Iterable[KeyRing]) -> KeyRing:
+    """Return the keys and issuers of several rings as one.
+
+    Raises:
+        ValueError: Two keys have the same id, or one of several issuers has no alias of its own.
+    """
+    rings = list(rings)
+    issuers = [issuer for ring in rings for issuer in ring.issuers.values()]
+    keys = KeyRing([key for ring in rings for key in ring], issuers)
+    keys.aliases()
+    return keys
+
+
+def set_files(keys: KeyRing) -> list[Path]:
+    """Return the files that key sets are read from."""
+    return [Path(issuer.jwks) for issuer in keys.issuers.values() if not issuer.is_remote]
+
+
 class KeyReloader:
-    """Passes on the keys of some files whenever the files have changed.
+    """Passes on the keys of some files, and the key sets of their issuers, whenever they changed.
 
     Args:
         paths: The files.
         trusted: The keys that were read from them.
         trust: Called with all keys to trust from now on; in the loop.
+        key_sets: Fetches the key sets at addresses.
     """
 
     def __init__(
-        self, paths: Iterable[Path], trusted: KeyRing, trust: Callable[[KeyRing], None]
+        self,
+        paths: Iterable[Path],
+        trusted: KeyRing,
+        trust: Callable[[KeyRing], None],
+        key_sets: KeySets | None = None,
     ) -> None:
         self._paths = tuple(paths)
-        self._trusted = list(trusted)
+        self._key_sets = key_sets or KeySets()
+        self._in_files = trusted
+        """What was read from the files: a key set at an address is not in it."""
+        self._trusted = trusted
+        self._has_changed = asyncio.Event()
+        """Set when the files may name other addresses."""
         # The first poll reads the files: they may have changed since they were read.
         self._versions: list[tuple[int | None, ...]] | None = None
         self._trust = trust
@@ -164,7 +199,7 @@ class KeyReloader:
 
         With `force` both in any case. It blocks while it reads.
         """
-        versions = list(map(_version_of, self._paths))
+        versions = list(map(_version_of, (*self._paths, *set_files(self._in_files))))
         if versions == self._versions and not force:
             return None
         self._versions = versions
@@ -173,17 +208,41 @@ class KeyReloader:
         except (OSError, ValueError) as error:
             _logger.warning("the keys were not reloaded: %s", error)
             return None
-        if list(keys) == self._trusted and not force:
+        if _are_equal(keys, self._in_files) and not force:
             return None
-        self._trusted = list(keys)
+        self._in_files = keys
         return keys
 
     def request(self) -> None:
-        """Reload the keys at once, and log them even if they are the same."""
+        """Reload keys and key sets at once, and log them even if they are the same."""
+        self._key_sets.request()
         self._requested.set()
 
+    async def fetch_sets(self) -> None:
+        """Fetch the key sets that are due, and pass them on; it takes 11 s at most."""
+        if self._key_sets.next_due(self._in_files) > asyncio.get_running_loop().time():
+            return
+        await self._key_sets.fetch(self._in_files)
+        self._pass_on()
+
     async def follow(self) -> None:
-        """Poll once a second, until cancelled. Files are read on a thread, as disks may be slow."""
+        """Follow files and key sets, until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._follow_files())
+            tasks.create_task(self._follow_sets())
+
+    async def _follow_sets(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await self.fetch_sets()
+            due_at = self._key_sets.next_due(self._in_files)
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(None if due_at == inf else max(due_at, loop.time())):
+                    await self._has_changed.wait()
+            self._has_changed.clear()
+
+    async def _follow_files(self) -> None:
+        """Poll once a second. Files are read on a thread, as disks may be slow."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_POLL_INTERVAL_S):
@@ -192,9 +251,24 @@ class KeyReloader:
             self._requested.clear()
             keys = await _KEY_THREADS.run(partial(self._poll, is_requested))
             if keys is not None:
-                self._trust(keys)
-                # A warning, so that it is logged: an operator who changed a file waits for it.
-                _logger.warning("trusted keys: %s", ", ".join(repr(key.kid) for key in keys))
+                self._pass_on(is_logged=True)
+                self._has_changed.set()
+
+    def _pass_on(self, *, is_logged: bool = False) -> None:
+        former, self._trusted = self._trusted, self._key_sets.filled(self._in_files)
+        self._trust(self._trusted)  # also the same keys: their age is another
+        if is_logged or not _are_equal(former, self._trusted):
+            # A warning, so that it is logged: an operator who changed a file waits for it.
+            _logger.warning("trusted keys: %s", _listed(self._trusted))
+
+
+def _are_equal(one: KeyRing, other: KeyRing) -> bool:
+    return list(one) == list(other) and one.issuers == other.issuers
+
+
+def _listed(keys: KeyRing) -> str:
+    sets = (issuer.keys or {} for issuer in keys.issuers.values())
+    return ", ".join(map(repr, (*(key.kid for key in keys), *chain.from_iterable(sets))))
 
 
 def _version_of(path: Path) -> tuple[int | None, ...]:

@@ -35,11 +35,19 @@ from toolbus.log_output import LogOutput
 from toolbus.settings import DEV_KEYS_FILE, home_of, is_loopback_host
 from toolbus.telemetry.tracing import recorded
 from toolbus.untrusted_text import one_line
-from toolbus_server.process.key_files import KeyReloader, check_writers, dev_keys, private_to_owner
+from toolbus_server.process.key_files import (
+    KeyReloader,
+    check_writers,
+    dev_keys,
+    joined,
+    private_to_owner,
+    set_files,
+)
 from toolbus_server.settings import ServerSettings
 from toolbus_server.websocket.server import RoomServer
 
 __all__ = [
+    "NO_STATE",
     "ServeOptions",
     "Switch",
     "load_keys",
@@ -53,6 +61,10 @@ _NO_KEYS = (
     "and start with --keys keys.toml, or try things out on this machine with `toolbus serve --dev`"
 )
 
+NO_STATE = (
+    "revocations are lost when this server ends, and tokens with `until` have one life: --state "
+    "FOLDER stores both"
+)
 _HOSTS_RETURN_S = 6.0
 """Longer than the longest pause before a client reconnects, which is 5 s."""
 
@@ -83,6 +95,7 @@ class ServeOptions:
     node: str
     workers: int
     metrics: Switch
+    state: Path | None = None
     gateway: bool = False
     gateway_port: int = 7718
     trusted_hosts: list[str] = field(default_factory=list)
@@ -93,20 +106,21 @@ class ServeOptions:
         """Read keys and certificates, and return the server's settings. Raises UsageError."""
         host = self.host
         tls = tls_context(self.tls_cert, self.tls_key)
-        trusted = [] if self.keys is None else list(_trusted_keys(self.keys))
+        rings = [] if self.keys is None else [_trusted_keys(self.keys)]
         development: list[Key] = []
         if self.dev:
             host = _loopback(host)
-            development = list(_dev_keys(_dev_keys_file(variables), warn))
-            trusted = [*development, *trusted]
-        if not trusted:
+            rings.insert(0, _dev_keys(_dev_keys_file(variables), warn))
+            development = list(rings[0])
+        if not rings:
             raise UsageError(_NO_KEYS)
         _check_workers(self.workers, self.redis)
+        if self.state is not None and self.redis is not None:
+            raise UsageError("--state is for one server: with --redis the state is in Redis")
         if self.gateway:
             _check_gateway(self.workers, variables, has_tls=tls is not None)
         try:
-            keys = KeyRing(trusted)
-            keys.aliases()
+            keys = joined(rings)
         except ValueError as error:
             raise UsageError(str(error)) from error
         if tls is None and not is_loopback_host(host):
@@ -130,6 +144,7 @@ class ServeOptions:
             trusted_proxies=read_proxies(self.trusted_proxies),
             redis=self.redis,
             node=self.node,
+            state=self.state,
             asks_for_error_text=self.dev,
             metrics=self.metrics == "on",
         )
@@ -207,7 +222,8 @@ def development_warning(variables: Mapping[str, str]) -> str:
 def _trusted_keys(path: Path) -> KeyRing:
     keys = load_keys(path)
     try:
-        check_writers(path)
+        for file in (path, *set_files(keys)):
+            check_writers(file)
     except (OSError, ValueError) as error:
         raise UsageError(f"the keys cannot be trusted: {error}") from error
     return keys
@@ -219,7 +235,8 @@ def load_keys(path: Path) -> KeyRing:
         return KeyRing.load(path)
     except OSError as error:
         raise UsageError(
-            f"cannot read {path}: {error.strerror}; `toolbus key create --out {path}` makes it"
+            f"cannot read {error.filename or path}: {error.strerror};"
+            f" `toolbus key create --out {path}` makes a file of keys"
         ) from error
     except ValueError as error:
         raise UsageError(str(error)) from error
@@ -287,7 +304,8 @@ async def _serve(
     if supervisor is not None:
         loop.add_reader(supervisor, _stop_at_end, supervisor, stop)
     try:
-        if not await run_until_stopped(server.start(share_port=supervisor is not None), stop):
+        starting = _start(server, reloader, share_port=supervisor is not None)
+        if not await run_until_stopped(starting, stop):
             return
     except OSError as error:
         raise listen_error(error, settings.host, settings.port) from error
@@ -306,6 +324,11 @@ async def _serve(
     if supervisor is not None:
         server.stop_listening()  # so that new connections go to the other workers
     await server.stop()
+
+
+async def _start(server: RoomServer, reloader: KeyReloader, *, share_port: bool) -> None:
+    await reloader.fetch_sets()  # who connects to a server that listens is to be admitted
+    await server.start(share_port=share_port)
 
 
 async def _enter_gateway(

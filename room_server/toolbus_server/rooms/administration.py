@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Set
 from functools import partial
+from math import inf
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from toolbus.auth.grants import matches_room
 from toolbus.errors import PermissionDenied
 from toolbus.wire import Admin
-from toolbus_server.access.revocations import Revocations, is_issued_before
+from toolbus_server.access.revocations import (
+    Revocation,
+    Revocations,
+    is_issued_before,
+    revoked_until,
+)
 from toolbus_server.calls.call_state import Connection
 from toolbus_server.registry.call_checks import (
     bad_option,
@@ -66,13 +72,12 @@ class AdminActions:
         Args:
             action: "kick", or "revoke", which is stored.
             options: The checked options of the request; for a revocation with `at`, its time in
-                seconds since the epoch.
+                seconds since the epoch, and `ends_at`, when it may be forgotten.
         """
         if action == "revoke" and "jti" in options:
-            self._revocations.revoke_token(options["jti"], options["at"])
+            self._revoke(options["jti"], options)
         elif action == "revoke":
-            identity = Identity(options["issuer"], options["name"])
-            self._revocations.revoke_identity(identity, options["at"])
+            self._revoke(Identity(options["issuer"], options["name"]), options)
         matches = _matcher(action, options)
         for name, open_room in self._hub.rooms.items():
             open_room.hold_requests.away.remove(partial(matches, name))
@@ -85,6 +90,10 @@ class AdminActions:
         for session in evicted:
             session.evict()
         return len(evicted)
+
+    def _revoke(self, target: Identity | str, options: dict[str, Any]) -> None:
+        revocation = Revocation(target, options["at"], options["ends_at"])
+        self._revocations.revoke(revocation, options["at"])
 
 
 class Administration:
@@ -108,6 +117,10 @@ class Administration:
         issuers: Callable[[], Set[str]],
     ) -> None:
         self._issuers = issuers
+        self.extends_tokens = False
+        """Whether tokens with `until` get further lives here, so that revocations last longer."""
+        self.is_stored: Callable[[], Awaitable[bool]] | None = None
+        """Waits until revocations are stored; None where nobody has to wait."""
         self._hub = hub
         self._local = actions
         self._now = now
@@ -169,15 +182,22 @@ class Administration:
         options = {"room": name, "participant": participant, **named._asdict()}
         return self._execute_everywhere("kick", options)
 
-    def _revoke(self, admin: Participant, options: dict[str, Any]) -> dict[str, Any]:
+    def _revoke(self, admin: Participant, options: dict[str, Any]) -> _Reply | Awaitable[_Reply]:
         if "*" not in admin.rooms:
             raise PermissionDenied("revoking reaches every room: your token is not for all of them")
         target = self._revoked(admin, options)
         # With its time, a node that receives it later does not revoke tokens issued meanwhile.
-        done = self._execute_everywhere("revoke", target | {"at": self._now()})
+        at, until = self._now(), options.get("until")
+        if until is not None and (type(until) not in (int, float) or not at < until < inf):
+            raise bad_option("until", "must be a time to come, in seconds since the epoch")
+        ends_at = revoked_until(at, until, extends=self.extends_tokens)
+        done = self._execute_everywhere("revoke", target | {"at": at, "ends_at": ends_at})
         if "issuer" in target and target["issuer"] not in self._issuers():
             done["unknown_issuer"] = True
-        return done
+        return done if self.is_stored is None else self._once_stored(done, self.is_stored())
+
+    async def _once_stored(self, done: _Reply, is_stored: Awaitable[bool]) -> _Reply:
+        return done if await is_stored else {**done, "stored": False}
 
     def _revoked(self, admin: Participant, options: dict[str, Any]) -> dict[str, Any]:
         """Return which tokens a revocation means: one by its id, or those of an identity."""

@@ -22,6 +22,7 @@ from toolbus.sync import RoomClient as SyncRoomClient
 from toolbus.telemetry.tracing import Tracing
 from toolbus.tools.toolkit import Toolkit
 from toolbus_server.calls.telemetry import ServerTelemetry
+from toolbus_server.clock import Clock
 from toolbus_server.settings import ServerSettings
 from toolbus_server.testing.fault_proxy import FaultProxy, Faults, Side
 from toolbus_server.websocket.server import RoomServer
@@ -97,6 +98,7 @@ async def running_server(
     settings: ServerSettings | None = None,
     tracing: Tracing | None = None,
     seed: int | None = None,
+    clock: Clock | None = None,
 ) -> AsyncIterator[TestServer]:
     """Run a server on loopback for as long as the block runs.
 
@@ -105,18 +107,24 @@ async def running_server(
         settings: Settings, to whose keys the key is added; by default a free port on loopback.
         tracing: Records the server's spans.
         seed: Makes the choice of hosts repeatable.
+        clock: Tells the time of day; that of this machine by default.
     """
     signing = key or Key.generate(kid="test", iss="toolbus-test", alias="test")
     chosen = settings or ServerSettings(keys=KeyRing([]), port=0, drain_s=1.0)
-    chosen = replace(chosen, keys=KeyRing([signing, *chosen.keys]))
+    chosen = replace(chosen, keys=KeyRing([signing, *chosen.keys], chosen.keys.issuers.values()))
     telemetry = ServerTelemetry(tracing)
-    async with RoomServer(chosen, telemetry=telemetry, random=Random(seed)) as server:
+    random = Random(seed)
+    async with RoomServer(chosen, telemetry=telemetry, random=random, clock=clock) as server:
         yield TestServer(server, signing)
 
 
 @asynccontextmanager
 async def running_nodes(
-    redis: str, count: int = 2, *, settings: ServerSettings | None = None
+    redis: str,
+    count: int = 2,
+    *,
+    settings: ServerSettings | None = None,
+    clock: Clock | None = None,
 ) -> AsyncIterator[tuple[TestServer, ...]]:
     """Run servers that share a Redis, for as long as the block runs; tokens are good for all.
 
@@ -127,6 +135,7 @@ async def running_nodes(
         redis: Its URL, as for `toolbus serve --redis`.
         count: The number of servers.
         settings: Settings of all servers, as for `running_server`, with port 0.
+        clock: As for `running_server`.
 
     Raises:
         ValueError: The URL is not a Redis's.
@@ -137,7 +146,7 @@ async def running_nodes(
     common = replace(common, redis=redis, node="")
     async with AsyncExitStack() as stack:
         servers = [
-            await stack.enter_async_context(running_server(key=key, settings=common))
+            await stack.enter_async_context(running_server(key=key, settings=common, clock=clock))
             for _ in range(count)
         ]
         async with asyncio.timeout(_JOIN_S):

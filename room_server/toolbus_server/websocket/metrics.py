@@ -6,6 +6,7 @@ room, a participant or a tool, so that no text of an untrusted party becomes a s
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from math import inf
 from typing import TYPE_CHECKING
@@ -51,12 +52,19 @@ class ServerMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the current numbers."""
         router, rooms = self._hub.router, self._hub.rooms.values()
+        yield from self._key_set_ages()
         gauges: list[tuple[str, str, float]] = [
             ("rooms", "Rooms with participants.", len(rooms)),
             ("participants", "Participants in all rooms.", sum(len(r.sessions) for r in rooms)),
             ("toolkits", "Toolkits that have a host.", sum(map(_count_toolkits, rooms))),
             ("calls_in_flight", "Calls and assessments that have not ended.", router.in_flight),
             ("holds_open", "Calls that wait for a person.", router.holds.open),
+            (
+                "tokens_extended",
+                "Tokens with `until` known to have another life; -1 where none gets one.",
+                -1 if self._admission.extensions is None else len(self._admission.extensions),
+            ),
+            ("revocations", "Revocations of tokens.", len(self._admission.revocations)),
         ]
         node = self._node
         if node is not None:
@@ -94,6 +102,17 @@ class ServerMetrics(Collector):
             ),
         ):
             yield CounterMetricFamily(f"toolbus_{name}", text, value)
+
+    def _key_set_ages(self) -> Iterator[Metric]:
+        issuers = [issuer for issuer in self._admission.keys.issuers.values() if issuer.is_remote]
+        if not issuers:
+            return
+        text = "Time since the key set of an issuer was fetched; +Inf if it never was."
+        ages = GaugeMetricFamily("toolbus_key_set_age_seconds", text, labels=["issuer"])
+        for issuer in issuers:  # the operator wrote their names
+            age_s = inf if issuer.loaded_at is None else time.time() - issuer.loaded_at
+            ages.add_metric([issuer.iss], age_s)
+        yield ages
 
 
 def _count_toolkits(open_room: OpenRoom) -> int:

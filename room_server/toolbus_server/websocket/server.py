@@ -11,6 +11,7 @@ from collections.abc import Awaitable
 from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
+from inspect import isawaitable
 from random import Random
 from typing import TYPE_CHECKING, Any, Self
 
@@ -21,14 +22,24 @@ from websockets.typing import Subprotocol
 
 from toolbus.auth.tokens import KeyRing
 from toolbus.bounded_logging import bounded_logger
+from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.forked_children import keep_from_children
 from toolbus.transport.client_addresses import TrustedProxies
 from toolbus.transport.websocket import CLOSE_TIMEOUT_S, WRITE_LIMIT_BYTES, RedactingLogger
 from toolbus.wire import LIMIT_HEADER, PROTOCOL_HEADER, SUBPROTOCOL
-from toolbus_server.access.admission import Admission, Admitted, offered_bearer
+from toolbus_server.access.admission import (
+    Admission,
+    Admitted,
+    Refusal,
+    Unread,
+    offered_bearer,
+)
 from toolbus_server.access.connection_limits import DescriptorReserve, JoinRateLimiter
+from toolbus_server.access.extensions import Extensions
+from toolbus_server.access.state_file import StateFolder
 from toolbus_server.access.unread_memory import UnreadMemory
 from toolbus_server.calls.telemetry import ServerTelemetry
+from toolbus_server.clock import Clock, SystemClock
 from toolbus_server.rooms.administration import AdminActions, Administration
 from toolbus_server.rooms.hub import Hub
 from toolbus_server.settings import ServerSettings
@@ -53,6 +64,9 @@ _SERVICE_RESTART = 1012
 _REPLACED = 4409
 _EVICTED = 4440
 _LEAVING = "the server is shutting down"
+_STORED_S = 5.0
+"""So long an administrator, or the end of the server, waits until the state is written."""
+_THREADS = WorkerThreads("folder of the state", 1)
 # Replaces the request of an open session: its headers take memory and contain the token.
 _EMPTY_REQUEST = Request("", Headers())
 
@@ -64,6 +78,7 @@ class RoomServer:
         settings: Address, trusted keys and limits.
         telemetry: Records spans; by default with the process's own OpenTelemetry set-up.
         random: Chooses hosts; pass a seeded one to repeat a run.
+        clock: Tells the time of day, by which tokens end; that of this machine by default.
 
     Raises:
         ValueError: There is no trusted key, one of several issuers has no alias of its own, or a
@@ -76,11 +91,14 @@ class RoomServer:
         *,
         telemetry: ServerTelemetry | None = None,
         random: Random | None = None,
+        clock: Clock | None = None,
     ) -> None:
+        self._clock = clock or SystemClock()
         self._settings = _checked(settings)
         self._telemetry = telemetry or ServerTelemetry()
         self._random = random
         self._server: Server | None = None
+        self._state: StateFolder | None = None
         self.node: Node | None = None
         """Its part in a cluster; None for a single server."""
         self.hub: Hub
@@ -105,12 +123,13 @@ class RoomServer:
             OSError: The address is not available.
             AlreadyExists: Another living node has its name.
             ValueError: `redis` is not the URL of a Redis, or `node` is not a valid name.
+            FolderUnavailable: The folder of `state` cannot be used.
         """
         loop = asyncio.get_running_loop()
         self.hub = Hub(loop, self._settings.limits, self._telemetry, self._random)
         self.hub.set_issuers(self._settings.keys.aliases())
         self.admission = Admission(
-            self._settings, self.hub.epoch_of, self.hub.remote_count, time.time
+            self._settings, self.hub.epoch_of, self.hub.remote_count, self._clock.now
         )
         actions = AdminActions(self.hub, self.admission.revocations)
         self.node = _node_of(self._settings, self.hub, actions)
@@ -119,12 +138,13 @@ class RoomServer:
         administration = Administration(
             self.hub,
             actions,
-            time.time,
+            self._clock.now,
             self.node,
-            issuers=lambda: {key.iss for key in self.admission.keys},
+            issuers=lambda: set(self.admission.keys.aliases()),
         )
+        await self._open_state(administration)
         self._services = SessionServices(
-            self.admission, administration, loop, time.time, self._settings.asks_for_error_text
+            self.admission, administration, loop, self._clock, self._settings.asks_for_error_text
         )
         self._prepare_handshakes()
         self._relocation = Relocation(self.hub)
@@ -137,7 +157,31 @@ class RoomServer:
         except BaseException:
             if self.node is not None:  # it does not listen, so it must not count as a node
                 await self.node.stop()
+            await self._close_state()
             raise
+
+    async def _open_state(self, administration: Administration) -> None:
+        """Read the state of tokens. Raises `FolderUnavailable`."""
+        admission = self.admission
+        if self.node is not None:
+            admission.extensions = Extensions(self.node.extensions)
+            self.node.extensions.known = admission.extensions.__iter__
+        elif self._settings.state is not None:
+            folder = await _THREADS.run(StateFolder, self._settings.state, undo=StateFolder.close)
+            self._state = folder
+            admission.extensions = Extensions(folder)
+            lives, revocations = await _THREADS.run(folder.load)
+            admission.extensions.learn(lives, self._clock.now())
+            for revocation in revocations:
+                admission.revocations.learn(revocation, self._clock.now())
+            admission.revocations.on_revoked = folder.writer.add_revocation
+            administration.is_stored = partial(folder.writer.is_written, _STORED_S)
+        administration.extends_tokens = admission.extensions is not None
+
+    async def _close_state(self) -> None:
+        if self._state is not None:
+            await self._state.aclose(_STORED_S)
+            self._state = None
 
     async def _listen(self, share_port: bool) -> None:
         self._server = await serve(
@@ -213,10 +257,13 @@ class RoomServer:
         Open connections stay: a token is checked when a client connects or refreshes it.
         Raises ValueError if there is no key, or one of several issuers has no alias of its own.
         """
+        former = self._settings.keys.aliases()
         self._settings = _checked(replace(self._settings, keys=keys))
         if self._server is not None:
             self.admission.keys = keys
-            self.hub.set_issuers(keys.aliases())
+            # It looks at every participant and toolkit, and a key set comes every few minutes.
+            if (aliases := keys.aliases()) != former:
+                self.hub.set_issuers(aliases)
 
     def stop_listening(self) -> None:
         """Close the listening sockets, so that other processes get the new connections.
@@ -252,6 +299,7 @@ class RoomServer:
         await self._server.wait_closed()
         if self.node is not None:
             await self.node.stop()
+        await self._close_state()
         self.admission.log_left_out()
         self._server = None
 
@@ -282,10 +330,33 @@ class RoomServer:
         await permit
         if connection.transport.is_closing() or connection.protocol.eof_sent:  # closed meanwhile
             await connection.drop()
-        return self._admit(connection, request)
+        answer = self._admit(connection, request)
+        return await answer if isawaitable(answer) else answer
 
-    def _admit(self, connection: AcceptedConnection, request: Request) -> Response | None:
+    def _admit(
+        self, connection: AcceptedConnection, request: Request
+    ) -> Response | Awaitable[Response | None] | None:
         decision = self.admission.decide(request.path, request.headers, connection.address)
+        if isinstance(decision, Unread):
+            return self._admit_once_read(decision, connection, request)
+        return self._decided(decision, connection, request)
+
+    async def _admit_once_read(
+        self, unread: Unread, connection: AcceptedConnection, request: Request
+    ) -> Response | None:
+        decision: Admitted | Refusal | Unread | None = await self.admission.read_state(unread)
+        if connection.transport.is_closing() or connection.protocol.eof_sent:  # closed meanwhile
+            await connection.drop()
+        if decision is None:
+            decision = self.admission.decide(
+                request.path, request.headers, connection.address, is_read=True
+            )
+        assert not isinstance(decision, Unread)
+        return self._decided(decision, connection, request)
+
+    def _decided(
+        self, decision: Admitted | Refusal, connection: AcceptedConnection, request: Request
+    ) -> Response | None:
         connection.decision = decision
         if isinstance(decision, Admitted):
             identity = decision.participant.identity
@@ -343,7 +414,7 @@ class RoomServer:
 
 
 def _checked(settings: ServerSettings) -> ServerSettings:
-    if not len(settings.keys):
+    if not len(settings.keys) and not settings.keys.issuers:
         raise ValueError("a server needs at least one key to check tokens with")
     settings.keys.aliases()  # raises ValueError
     TrustedProxies(settings.trusted_proxies)

@@ -26,6 +26,7 @@ from toolbus.errors import (
     QuotaExceeded,
     RoomException,
     TooLarge,
+    Unavailable,
 )
 from toolbus.transport.websocket import ServerTransport
 from toolbus.wire import (
@@ -60,8 +61,9 @@ from toolbus.wire import (
     failed,
     pack_body,
 )
-from toolbus_server.access.admission import Admission, Admitted
+from toolbus_server.access.admission import Admission, Admitted, Unread
 from toolbus_server.calls.router import FRAME_HANDLERS, Connection, FrameHandler
+from toolbus_server.clock import Clock, Timer
 from toolbus_server.limits import RateLimiter
 from toolbus_server.rooms.administration import Administration
 from toolbus_server.rooms.hub import Hub
@@ -95,12 +97,13 @@ class TokenExpiry:
 
     _holder: Session
     _loop: asyncio.AbstractEventLoop
-    _now: Callable[[], float]
-    _timer: asyncio.TimerHandle | None = None
+    _clock: Clock
+    _timer: Timer | None = None
+    _extends: str = ""
     _notified_of: float = 0.0
     _close_at: float = 0.0
     ends_at: float = 0.0
-    """When the token, with its leeway, expires: seconds since the epoch."""
+    """When the life of the token, with its leeway, ends: seconds since the epoch."""
     is_over: bool = False
     """Whether it has expired; it cannot be renewed any more."""
 
@@ -108,7 +111,10 @@ class TokenExpiry:
         """Track this token. A participant is notified once of each time of expiry."""
         self.stop()
         self.ends_at = admitted.expires_at
-        if self._notified_of == self.ends_at or admitted.renew_at >= self.ends_at:
+        self._extends = admitted.extends
+        if admitted.extends:
+            self._arm(admitted.renew_at, self._extend)
+        elif self._notified_of == self.ends_at or admitted.renew_at >= self.ends_at:
             self._arm(self.ends_at, self._end)
         else:
             self._arm(admitted.renew_at, self._notify)
@@ -120,12 +126,21 @@ class TokenExpiry:
             self._timer = None
 
     def _arm(self, at: float, act: Callable[[], None]) -> None:
-        self._timer = self._loop.call_later(max(0.0, at - self._now()), act)
+        self._timer = self._clock.call_at(at, act)
+
+    def _extend(self) -> None:
+        """Give the token another life; where that is not possible, ask for a newer one."""
+        extended = self._holder.extend(self._extends)
+        if extended is None:
+            self._extends = ""
+            self._notify()
+        else:
+            self.start(extended)
 
     def _notify(self) -> None:
         self._notified_of = self.ends_at
         self._arm(self.ends_at, self._end)
-        self._holder.notify_token_expiry(max(0, ceil((self.ends_at - self._now()) * 1000)))
+        self._holder.notify_token_expiry(max(0, ceil((self.ends_at - self._clock.now()) * 1000)))
 
     def _end(self) -> None:
         self.is_over = True
@@ -150,8 +165,8 @@ class SessionServices:
     admission: Admission
     administration: Administration
     loop: asyncio.AbstractEventLoop
-    now: Callable[[], float]
-    """Seconds since the epoch."""
+    clock: Clock
+    """By which tokens end."""
     asks_for_error_text: bool
     """Whether hosts are asked to send the texts of exceptions."""
 
@@ -180,7 +195,7 @@ class Session:
         self._lanes: dict[bool, Lane] = {}
         """The walks of registrations, by True, and of other requests."""
         self._unknown = RateLimiter(_UNKNOWN_KINDS, _UNKNOWN_WINDOW_S)
-        self._expiry = TokenExpiry(self, services.loop, services.now)
+        self._expiry = TokenExpiry(self, services.loop, services.clock)
 
     def open(self, admitted: Admitted) -> None:
         """Join the room and send the welcome; the session ends with its token."""
@@ -190,10 +205,10 @@ class Session:
         self._expiry.start(admitted)
         name, session = self._room_name, secrets.token_hex(8)
         participant = self.connection.participant.id
-        welcome = Welcome(PROTOCOL_VERSION, participant, name, session, self._facts())
+        welcome = Welcome(PROTOCOL_VERSION, participant, name, session, self._facts(admitted))
         self._transport.send_message(encode(welcome))
 
-    def _facts(self) -> dict[str, Any]:
+    def _facts(self, admitted: Admitted) -> dict[str, Any]:
         participant = self.connection.participant
         facts = {
             "name": participant.identity.name,
@@ -205,19 +220,39 @@ class Session:
         }
         if participant.alias:
             facts["alias"] = participant.alias
+        if admitted.until is not None:
+            facts["until"] = admitted.until
         if self._services.asks_for_error_text:
             facts["errors"] = "text"
         return facts
 
-    def _refresh(self, request: Refresh) -> dict[str, Any]:
+    def _refresh(self, request: Refresh) -> dict[str, Any] | Awaitable[dict[str, Any]]:
         """Replace the token by a newer one of the same identity."""
         admission, participant = self._services.admission, self.connection.participant
         renewed = admission.renew(participant, self._room_name, request.token)
+        if isinstance(renewed, Unread):
+            return self._refresh_later(request, renewed)
+        return self._refreshed(renewed)
+
+    async def _refresh_later(self, request: Refresh, unread: Unread) -> dict[str, Any]:
+        admission, participant = self._services.admission, self.connection.participant
+        if await admission.read_state(unread) is not None:
+            raise Unavailable("the state of tokens cannot be read now", executed="no")
+        renewed = admission.renew(participant, self._room_name, request.token, is_read=True)
+        assert not isinstance(renewed, Unread)
+        return self._refreshed(renewed)
+
+    def _refreshed(self, renewed: Admitted | None) -> dict[str, Any]:
         if renewed is None or self._expiry.is_over:
             raise PermissionDenied("the token is not valid, or belongs to another participant")
         self._hub.renew(self._room_name, self, renewed.participant)
         self._expiry.start(renewed)
-        return self._facts()
+        return self._facts(renewed)
+
+    def extend(self, jwt: str) -> Admitted | None:
+        """Give the token another life; return its end, or None if it gets none."""
+        admission, participant = self._services.admission, self.connection.participant
+        return admission.extend(participant, self._room_name, jwt)
 
     # Ends
 

@@ -9,203 +9,38 @@ remove the old one when its last token has expired.
 
     [[key]]
     kid = "2025-01"
-    alg = "HS256"            # or EdDSA, ES256, RS256
+    alg = "HS256"            # or EdDSA, ES256, RS256, PS256
     iss = "example"
     alias = "example"        # needed as soon as there are keys of a second issuer
     secret = "..."           # or public = '''PEM''', or private = '''PEM'''
+
+Issuers that publish their keys have a table `[[issuer]]` instead, and tables `[[rule]]`: see
+`key_sets` and `claim_rules`.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
 import json
 import os
 import re
-import secrets
 import tomllib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from toolbus.atomic_file import write_atomically
-from toolbus.auth.participant_names import ALIAS_RULE, is_alias
-
-if TYPE_CHECKING:
-    from toolbus.auth.jws import PrivateKey, PublicKey
+from toolbus.auth.claim_rules import read_rule
+from toolbus.auth.key_sets import MAX_SET_BYTES, Issuer, read_issuer_table
+from toolbus.auth.participant_names import ALIAS_RULE
+from toolbus.auth.signing_keys import MATERIALS, Algorithm, Key
 
 __all__ = ["Algorithm", "Key", "KeyRing"]
 
-Algorithm: TypeAlias = Literal["HS256", "EdDSA", "ES256", "RS256"]
-"""The signature algorithms that a key may have. EdDSA is Ed25519."""
+T = TypeVar("T")
 
-_ALGORITHMS: tuple[str, ...] = get_args(Algorithm)
-_MATERIALS = ("secret", "public", "private")
-_TABLE_FIELDS = ("kid", "alg", "iss", "alias", *_MATERIALS)
-_MIN_SECRET_BYTES = 32
-"""Who has one token can try shorter secrets in private: RFC 7518, section 3.2."""
-_MAX_LABEL_CHARS = 128
-"""An issuer and its alias are in each dispatch and event, a `kid` in the header of each token."""
+_TABLE_FIELDS = ("kid", "alg", "iss", "alias", *MATERIALS)
 _PEM_TEXT = re.compile(r"[A-Za-z0-9+/= \n-]+")
-_PEM_OR_SSH_KEY = re.compile(r"----[- ]BEGIN |\A(ssh-|ecdsa-sha2-)")
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Key:
-    """A key that signs or verifies: its id, issuer, algorithm, and exactly one material.
-
-    Raises ValueError for a secret of less than 32 bytes, for RSA under 2048 bits, and for material
-    that does not suit the algorithm.
-    """
-
-    kid: str
-    """The id by which tokens name this key."""
-    alg: Algorithm
-    """The only algorithm that this key is used with, whatever a token names."""
-    iss: str
-    """The issuer of every token signed by this key; a part of its participant's identity."""
-    alias: str | None = None
-    """The short name of the issuer before the names of its participants, as in `alias/name`.
-
-    A server with keys of several issuers needs one for each; one key of an issuer may give it.
-    """
-    secret: str | None = None
-    """HS256 only: the shared secret, of at least 32 bytes in UTF-8. Signs and verifies."""
-    public: str | None = None
-    """A public key in PEM. Verifies only."""
-    private: str | None = None
-    """A private key in PEM, without a password. Signs and verifies."""
-    _signer: str | PrivateKey | None = field(init=False, compare=False)
-    _verifier: str | PublicKey = field(init=False, compare=False)
-
-    def __post_init__(self) -> None:
-        _check_label("kid", self.kid)
-        _check_label("iss", self.iss)
-        if self.alias is not None and not is_alias(self.alias):
-            shown = repr(self.alias)[:64]
-            raise ValueError(f"the alias {shown} of issuer {self.iss!r} must be {ALIAS_RULE}")
-        if self.alg not in _ALGORITHMS:
-            raise ValueError(f"alg must be one of {', '.join(_ALGORITHMS)}")
-        allowed = ("secret",) if self.alg == "HS256" else ("public", "private")
-        given = [name for name in _MATERIALS if getattr(self, name) is not None]
-        if len(given) != 1 or given[0] not in allowed:
-            raise ValueError(f"an {self.alg} key has {' or '.join(allowed)}, and nothing else")
-        if not isinstance(getattr(self, given[0]), str):
-            raise ValueError(f"{given[0]} must be text")
-        signer, verifier = self._load()
-        object.__setattr__(self, "_signer", signer)
-        object.__setattr__(self, "_verifier", verifier)
-
-    def _load(self) -> tuple[str | PrivateKey | None, str | PublicKey]:
-        if self.secret is not None:
-            _check_secret(self.secret)
-            return self.secret, self.secret
-        from toolbus.auth.jws import check_key_type, load_private, load_public
-
-        if self.private is not None:
-            private = load_private(self.private)
-            return private, check_key_type(self.alg, private.public_key())
-        return None, check_key_type(self.alg, load_public(self.public or ""))
-
-    @classmethod
-    def generate(
-        cls, *, kid: str, iss: str, alg: Algorithm = "HS256", alias: str | None = None
-    ) -> Key:
-        """Generate a new key that can sign."""
-        if alg not in _ALGORITHMS or alg == "HS256":
-            secret = secrets.token_urlsafe(48)
-            return cls(kid=kid, alg=alg, iss=iss, alias=alias, secret=secret)
-        from toolbus.auth.jws import new_private, private_pem
-
-        private = private_pem(new_private(alg))
-        return cls(kid=kid, alg=alg, iss=iss, alias=alias, private=private)
-
-    @property
-    def can_sign(self) -> bool:
-        """Whether this key can sign, and not only verify."""
-        return self._signer is not None
-
-    def public_half(self) -> Key:
-        """Return the key that only verifies, for servers that mint no tokens.
-
-        Raises:
-            ValueError: An HS256 key has none.
-        """
-        from toolbus.auth.jws import public_pem
-
-        public = public_pem(self._public())
-        return Key(kid=self.kid, alg=self.alg, iss=self.iss, alias=self.alias, public=public)
-
-    def public_jwk(self) -> dict[str, Any]:
-        """Return the public half as a JSON Web Key (RFC 7517), for programs that check tokens.
-
-        Raises:
-            ValueError: An HS256 key has none.
-        """
-        from toolbus.auth.jws import public_jwk
-
-        return {"kid": self.kid, "alg": self.alg, "use": "sig", **public_jwk(self._public())}
-
-    def _public(self) -> PublicKey:
-        if isinstance(self._verifier, str):
-            raise ValueError(
-                f"key {self.kid!r} has no public half, because it is an HS256 key; create one with"
-                " `toolbus key create --alg EdDSA`"
-            )
-        return self._verifier
-
-    def sign(self, payload: bytes) -> str:
-        """Sign a payload; return the compact JWS. ValueError if this key cannot sign."""
-        if self._signer is None:
-            raise ValueError(f"key {self.kid!r} is a public key: it cannot sign")
-        if isinstance(self._signer, str):
-            return self._signed_by_secret(payload, self._signer)
-        from toolbus.auth.jws import sign_jws
-
-        return sign_jws(payload, self._signer, self.alg, self.kid)
-
-    def _signed_by_secret(self, payload: bytes, secret: str) -> str:
-        # By the standard library: a command with the development key would spend a quarter of its
-        # processor time on importing `auth.jws`.
-        header = json.dumps({"alg": self.alg, "kid": self.kid, "typ": "JWT"}, separators=(",", ":"))
-        signed = b".".join(map(_base64url, (header.encode(), payload)))
-        signature = hmac.digest(secret.encode(), signed, hashlib.sha256)
-        return b".".join((signed, _base64url(signature))).decode()
-
-    def check(self, jws: str) -> bytes:
-        """Return the payload of a compact JWS; ValueError unless this key signed it."""
-        from toolbus.auth.jws import check_jws
-
-        return check_jws(jws, self._verifier, self.alg)
-
-    def __repr__(self) -> str:
-        material = next(name for name in _MATERIALS if getattr(self, name) is not None)
-        return f"Key(kid={self.kid!r}, alg={self.alg!r}, iss={self.iss!r}, {material}='***')"
-
-
-def _base64url(data: bytes) -> bytes:
-    return base64.urlsafe_b64encode(data).rstrip(b"=")
-
-
-def _check_secret(secret: str) -> None:
-    try:
-        size = len(secret.encode())
-    except UnicodeEncodeError:  # a lone surrogate
-        raise ValueError("secret must be plain text, in UTF-8") from None
-    if size < _MIN_SECRET_BYTES:
-        raise ValueError(f"secret must have at least {_MIN_SECRET_BYTES} bytes")
-    # Everybody may have a public key, and could sign with it.
-    if _PEM_OR_SSH_KEY.search(secret):
-        raise ValueError("secret must be plain text, not a PEM or SSH key")
-
-
-def _check_label(name: str, value: object) -> None:
-    if not isinstance(value, str) or not 0 < len(value) <= _MAX_LABEL_CHARS:
-        raise ValueError(f"{name} must be text of 1 to {_MAX_LABEL_CHARS} characters")
-    if not value.isprintable():
-        raise ValueError(f"{name} must be printable")
 
 
 class KeyRing:
@@ -213,11 +48,15 @@ class KeyRing:
 
     Two keys with one id are a ValueError, and anything but keys is a TypeError. A ring is
     immutable: to rotate keys, load another one.
+
+    Args:
+        keys: The keys. Iterating the ring yields them, and not those of key sets.
+        issuers: Those with a key set; ValueError if there are two for one `iss`, or keys too.
     """
 
-    __slots__ = ("_by_kid",)
+    __slots__ = ("_by_kid", "issuers")
 
-    def __init__(self, keys: Iterable[Key]) -> None:
+    def __init__(self, keys: Iterable[Key], issuers: Iterable[Issuer] = ()) -> None:
         self._by_kid: dict[str, Key] = {}
         if not isinstance(keys, Iterable):
             raise TypeError(f"a KeyRing takes a list of keys, not {type(keys).__name__}")
@@ -227,18 +66,33 @@ class KeyRing:
             if key.kid in self._by_kid:
                 raise ValueError(f"two keys have the kid {key.kid!r}")
             self._by_kid[key.kid] = key
+        found: dict[str, Issuer] = {}
+        for issuer in issuers:
+            if issuer.iss in found or any(key.iss == issuer.iss for key in self):
+                # Its own keys would grant what the rules of the key set do not.
+                raise ValueError(
+                    f"issuer {issuer.iss!r} has an [[issuer]] table, and no second one or [[key]]"
+                )
+            found[issuer.iss] = issuer
+        self.issuers: Mapping[str, Issuer] = MappingProxyType(found)
+        """The issuers with a key set, by their `iss`."""
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> KeyRing:
-        """Read `keys.toml`; ValueError names the file and the invalid entry.
+        """Read `keys.toml`, and the key sets in files that it names; its folder is their base.
+
+        A key set at an address is not fetched: `Issuer.keys` is None.
 
         Raises:
-            OSError: If the file cannot be read.
+            OSError: If a file cannot be read.
+            ValueError: One is invalid; the message names the file and the entry.
         """
         try:
-            return cls.from_toml(Path(path).read_bytes().decode())
+            ring = cls.from_toml(Path(path).read_bytes().decode())
         except ValueError as error:
             raise ValueError(f"{os.fspath(path)}: {error}") from None
+        folder = Path(path).parent
+        return cls(ring, [_with_file(issuer.in_folder(folder)) for issuer in ring.issuers.values()])
 
     @classmethod
     def from_toml(cls, text: str) -> KeyRing:
@@ -249,12 +103,19 @@ class KeyRing:
         """
         try:
             document = tomllib.loads(text)
-            for name in sorted(document.keys() - {"key"}):
+            for name in sorted(document.keys() - {"key", "issuer", "rule"}):
                 raise ValueError(f"unknown field {name!r}")
-            tables = document.get("key")
-            if not isinstance(tables, list) or not tables:
+            rules = tuple(_tables(document, "rule", read_rule))
+            issuers = list(
+                _tables(document, "issuer", lambda _, table: read_issuer_table(table, rules))
+            )
+            if not document.get("key") and not issuers:
                 raise ValueError("it has no [[key]] table")
-            return cls(_read_key(position, table) for position, table in enumerate(tables, start=1))
+            names = {issuer.iss for issuer in issuers}
+            for rule in rules:
+                if rule.iss not in names:
+                    raise ValueError(f"rule {rule.number}: no [[issuer]] has the iss {rule.iss!r}")
+            return cls(_tables(document, "key", _read_key), issuers)
         except RecursionError as error:  # of the parser, or for a message about a nested value
             raise ValueError(str(error)) from None
 
@@ -263,7 +124,7 @@ class KeyRing:
         return self._by_kid.get(kid)
 
     def aliases(self) -> dict[str, str]:
-        """Return the alias of each issuer; empty for an issuer alone that has none.
+        """Return the alias of each issuer, also with a key set; empty for one alone without one.
 
         Raises:
             ValueError: There are several issuers, and one has no alias, or that of another; or an
@@ -278,18 +139,20 @@ class KeyRing:
                     f" alias for all its keys"
                 )
             given[key.iss] = known or key.alias or ""
+        given |= {issuer.iss: issuer.alias or "" for issuer in self.issuers.values()}
         owners: dict[str, str] = {}
         for issuer, alias in given.items() if len(given) > 1 else ():
             if not alias:
+                kids = [key.kid for key in self if key.iss == issuer]
+                place = f"[[key]] table, of kid {kids[0]!r}" if kids else "[[issuer]] table"
                 raise ValueError(
                     f"issuer {issuer!r} has no alias, and there are keys of {len(given)} issuers:"
-                    f' write alias = "..." ({ALIAS_RULE}) into its [[key]] table, of kid'
-                    f" {next(key.kid for key in self if key.iss == issuer)!r}"
+                    f' write alias = "..." ({ALIAS_RULE}) into its {place}'
                 )
             if owners.setdefault(alias, issuer) != issuer:
                 raise ValueError(
                     f"issuers {owners[alias]!r} and {issuer!r} have the same alias {alias!r}:"
-                    f" write another one into the [[key]] tables of {issuer!r}"
+                    f" write another one into the tables of {issuer!r}"
                 )
         return given
 
@@ -299,7 +162,13 @@ class KeyRing:
         return next((key for key in self if key.can_sign), None)
 
     def to_toml(self) -> str:
-        """Return the text of `keys.toml`, with the key material in plain text."""
+        """Return the text of `keys.toml`, with the key material in plain text.
+
+        Raises:
+            ValueError: It has issuers with key sets, whose tables people write.
+        """
+        if self.issuers:
+            raise ValueError("tables [[issuer]] and [[rule]] are written by hand, not by toolbus")
         tables = []
         for key in self:
             values = ((name, getattr(key, name)) for name in _TABLE_FIELDS)
@@ -310,7 +179,11 @@ class KeyRing:
         return "\n".join(tables)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write `keys.toml` atomically, readable by its owner only (mode 0600)."""
+        """Write `keys.toml` atomically, readable by its owner only (mode 0600).
+
+        Raises:
+            ValueError: As `to_toml`.
+        """
         write_atomically(path, self.to_toml().encode(), mode=0o600, sync=True)
 
     def __iter__(self) -> Iterator[Key]:
@@ -320,23 +193,44 @@ class KeyRing:
         return len(self._by_kid)
 
     def __repr__(self) -> str:
-        return f"KeyRing({', '.join(self._by_kid)})"
+        return f"KeyRing({', '.join((*self._by_kid, *self.issuers))})"
 
 
-def _read_key(position: int, table: Any) -> Key:
-    if not isinstance(table, dict):
-        raise ValueError(f"key {position}: must be a [[key]] table")
-    where = f"key {position}"
-    if "kid" in table:
-        where += f" ({table['kid']!r})"
-    for name in sorted(table.keys() - set(_TABLE_FIELDS)):
-        raise ValueError(f"{where}: unknown field {name!r}")
-    for name in sorted({"kid", "alg", "iss"} - table.keys()):
-        raise ValueError(f"{where}: {name} is missing")
+def _with_file(issuer: Issuer) -> Issuer:
+    if issuer.is_remote:
+        return issuer
+    with Path(issuer.jwks).open("rb") as file:
+        data = file.read(MAX_SET_BYTES + 1)
     try:
-        return Key(**table)
+        return issuer.with_set(data)
     except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
+        raise ValueError(f"{issuer.jwks}: {error}") from None
+
+
+def _tables(document: dict[str, Any], name: str, read: Callable[[int, Any], T]) -> Iterator[T]:
+    """Yield the tables of one name, as `read` makes them of their number and fields."""
+    tables = document.get(name, [])
+    if not isinstance(tables, list):
+        raise ValueError(f"it has no [[{name}]] table: {name} is something else")
+    for number, table in enumerate(tables, start=1):
+        where = f"{name} {number}"
+        label = {"key": "kid", "issuer": "iss"}.get(name, "")
+        if not isinstance(table, dict):
+            raise ValueError(f"{where}: must be a [[{name}]] table")
+        if label in table:
+            where += f" ({table[label]!r})"
+        try:
+            yield read(number, table)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+
+
+def _read_key(_number: int, table: dict[str, Any]) -> Key:
+    for name in sorted(table.keys() - set(_TABLE_FIELDS)):
+        raise ValueError(f"unknown field {name!r}")
+    for name in sorted({"kid", "alg", "iss"} - table.keys()):
+        raise ValueError(f"{name} is missing")
+    return Key(**table)
 
 
 def _toml_text(value: str) -> str:

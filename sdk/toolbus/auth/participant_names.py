@@ -16,6 +16,7 @@ from toolbus.untrusted_text import BLANK
 __all__ = [
     "ALIAS_RULE",
     "MAX_NAME_CHARS",
+    "MAX_RULED_NAME_CHARS",
     "Named",
     "addressed_name",
     "full_name",
@@ -34,6 +35,8 @@ _NO_ALIAS = "?"  # shown before the names of an issuer that no request can name 
 
 MAX_NAME_CHARS = 128
 """Of a name or a role: each dispatch and event has them (PROTOCOL.md, TOKEN-7)."""
+MAX_RULED_NAME_CHARS = 512
+"""Of a name of an issuer with rules, whose `sub` has a form that the operator cannot choose."""
 _LETTERS_AND_DIGITS = frozenset({"Lu", "Ll", "Lo", "Lm", "Mn", "Mc", "Nd"})
 _MARKS = frozenset({"Mn", "Mc"})
 # The first word of a character's name is its script, apart from these.
@@ -66,9 +69,9 @@ class Named(Protocol):
         """The alias of that issuer where the server has several, `?` if it has none; else empty."""
 
 
-def is_participant_name(value: object) -> TypeGuard[str]:
+def is_participant_name(value: object, max_chars: int = MAX_NAME_CHARS) -> TypeGuard[str]:
     """Whether this can name a participant or a role."""
-    return name_fault(value) is None
+    return name_fault(value, max_chars) is None
 
 
 def is_alias(value: object) -> TypeGuard[str]:
@@ -117,15 +120,15 @@ def reference_fault(value: object) -> str | None:
     """Return why a request cannot name a participant so: by a name, or by `alias/name`."""
     if isinstance(value, str):
         alias, slash, name = value.partition("/")
-        if slash and is_alias(alias) and name_fault(name) is None:
+        if slash and is_alias(alias) and name_fault(name, MAX_RULED_NAME_CHARS) is None:
             return None
-    return name_fault(value)
+    return name_fault(value, MAX_RULED_NAME_CHARS)
 
 
-def name_fault(value: object) -> str | None:
+def name_fault(value: object, max_chars: int = MAX_NAME_CHARS) -> str | None:
     """Return why this cannot name a participant or a role, as the rest of a sentence about it."""
-    if not isinstance(value, str) or not 0 < len(value) <= MAX_NAME_CHARS:
-        return f"must be text of 1 to {MAX_NAME_CHARS} characters"
+    if not isinstance(value, str) or not 0 < len(value) <= max_chars:
+        return f"must be text of 1 to {max_chars} characters"
     if not value.isprintable():
         return "must be printable text: no control characters, no invisible ones"
     if value != value.strip(" ") or "  " in value:

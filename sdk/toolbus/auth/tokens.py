@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, TypeAlias, TypeGuard
 
 from toolbus.auth.grants import ApiScope, check_room_pattern, matches_room
+from toolbus.auth.key_sets import Issuer
 from toolbus.auth.keys import Algorithm, Key, KeyRing
-from toolbus.auth.participant_names import is_participant_name, name_fault
+from toolbus.auth.participant_names import MAX_RULED_NAME_CHARS, is_participant_name, name_fault
 from toolbus.auth.token_limits import LEEWAY_S, MAX_JWT_BYTES
 from toolbus.errors import PermissionDenied
 
@@ -26,6 +27,7 @@ __all__ = [
     "LEEWAY_S",
     "MAX_JWT_BYTES",
     "MAX_TOKEN_LIFE_S",
+    "MAX_UNTIL_S",
     "Algorithm",
     "Key",
     "KeyRing",
@@ -39,6 +41,9 @@ AUDIENCE = "toolbus"
 """The audience that every token names."""
 MAX_TOKEN_LIFE_S = 24 * 3600
 """In seconds: a stolen token is of use, and a revoked one remembered, for as long (TOKEN-3)."""
+MAX_UNTIL_S = 400 * 24 * 3600
+"""In seconds: so long a token may be valid while it is used, and servers remember that one of these
+is revoked (TOKEN-8)."""
 _MAX_ROOM_PATTERNS = 64
 """Each connection compares the name of its room with all of them (PROTOCOL.md, TOKEN-4)."""
 _MAX_JTI_CHARS = 128
@@ -52,6 +57,7 @@ RefusalReason: TypeAlias = Literal[
     "alg_none",
     "no_kid",
     "unknown_kid",
+    "no_key_set",
     "wrong_alg",
     "bad_signature",
     "wrong_audience",
@@ -62,10 +68,12 @@ RefusalReason: TypeAlias = Literal[
     "not_yet_valid",
     "expired",
     "bad_jti",
+    "bad_until",
     "bad_name",
     "bad_role",
     "bad_room",
     "bad_grants",
+    "no_rule",
 ]
 """Why a token was refused: a closed set, suitable as the label of a counter."""
 
@@ -116,14 +124,19 @@ class ParticipantToken:
         key: Key,
         *,
         ttl_s: float = 3600,
+        until_s: float | None = None,
         not_before: float | None = None,
         now: float | None = None,
     ) -> str:
         """Mint a signed token that is valid for `ttl_s` seconds, at most a day.
 
+        With `until_s` these seconds are its first life. A server that keeps state gives it another
+        one as long as the last, while it has a connection, and so on.
+
         Args:
             key: Signs the token; its issuer is the token's.
             ttl_s: Seconds until it expires; a fraction is rounded up.
+            until_s: Seconds until its last life ends, at most 400 days; None for one life.
             not_before: The time before which it is not valid, in seconds since the epoch.
             now: The current time in seconds since the epoch; this machine's clock by default.
 
@@ -132,6 +145,8 @@ class ParticipantToken:
         """
         if not 0 < ttl_s <= MAX_TOKEN_LIFE_S:
             raise ValueError(f"ttl_s must be more than 0 and at most {MAX_TOKEN_LIFE_S}")
+        if until_s is not None and not ttl_s < until_s <= MAX_UNTIL_S:
+            raise ValueError(f"until_s must be more than ttl_s and at most {MAX_UNTIL_S}")
         issued_at = int(time.time() if now is None else now)
         claims: dict[str, Any] = {
             "sub": self.name,
@@ -144,6 +159,8 @@ class ParticipantToken:
             "jti": secrets.token_hex(16),
             "api": self.api.to_claims(),
         }
+        if until_s is not None:
+            claims["until"] = issued_at + math.ceil(until_s)
         if not_before is not None:
             claims["nbf"] = not_before
         jwt = key.sign(json.dumps(claims, separators=(",", ":"), allow_nan=False).encode())
@@ -152,31 +169,44 @@ class ParticipantToken:
         return jwt
 
     @classmethod
-    def from_jwt(cls, jwt: str, keys: KeyRing, *, now: float | None = None) -> VerifiedToken:
+    def from_jwt(
+        cls, jwt: str, keys: KeyRing, *, now: float | None = None, allow_extended: bool = False
+    ) -> VerifiedToken:
         """Verify a signed token: header, signature, issuer, audience, times, then other claims.
 
         At most one signature is verified, and none if the header is already invalid.
 
         Args:
             jwt: The token as its holder sent it.
-            keys: The trusted keys; nothing is fetched.
+            keys: The trusted keys, and issuers with their key sets and rules; nothing is fetched.
             now: The current time in seconds since the epoch; this machine's clock by default.
+            allow_extended: Accept a token with `until` after its first life too. Whether it was
+                given another one is for the caller to check.
 
         Raises:
             TokenRefused: The token is invalid; no other exception is raised.
         """
-        key = _pinned_key(jwt, keys)
+        key, issuer = _pinned_key(jwt, keys)
         claims = _signed_claims(jwt, key)
         audience = claims.get("aud")
-        if audience != AUDIENCE and not (isinstance(audience, list) and AUDIENCE in audience):
+        expected = AUDIENCE if issuer is None else issuer.audience
+        if audience != expected and not (isinstance(audience, list) and expected in audience):
             raise TokenRefused("wrong_audience")
         if claims.get("iss") != key.iss:
             raise TokenRefused("wrong_issuer")
-        issued_at, expires_at = _checked_times(claims, time.time() if now is None else now)
-        participant = _read_participant(claims)
+        now = time.time() if now is None else now
+        issued_at, expires_at = _checked_times(claims, now)
         jti = claims.get("jti", "")
         if not isinstance(jti, str) or len(jti) > _MAX_JTI_CHARS or not jti.isprintable():
             raise TokenRefused("bad_jti")
+        until = _checked_until(claims, issued_at, expires_at)
+        ends_at = expires_at if until is None or not allow_extended else until
+        if now >= ends_at + LEEWAY_S:
+            raise TokenRefused("expired")
+        if issuer is None:
+            participant = _read_participant(claims)
+        else:
+            participant = _ruled_participant(claims, issuer)
         return VerifiedToken(
             **participant,
             issuer=key.iss,
@@ -184,6 +214,7 @@ class ParticipantToken:
             issued_at=issued_at,
             expires_at=expires_at,
             jti=jti,
+            until=until,
         )
 
 
@@ -198,13 +229,26 @@ class VerifiedToken(ParticipantToken):
     issued_at: float
     """When it was issued, in seconds since the epoch by the issuer's clock."""
     expires_at: float
-    """When it expires, likewise. `LEEWAY_S` later no server accepts it."""
+    """When it expires, likewise. `LEEWAY_S` later no server accepts it, unless it has `until`."""
     jti: str
     """Its id, for revocation; empty if the issuer gave none."""
+    until: float | None = None
+    """When the last life ends of one that is valid while it is used, likewise; None for one life.
+
+    Each life is as long as the first, `expires_at - issued_at`.
+    """
+
+    def __post_init__(self) -> None:
+        """Check nothing again: `from_jwt` has, and a name by a rule may be longer."""
+        object.__setattr__(self, "room", tuple(self.room))
 
 
-def _pinned_key(jwt: str, keys: KeyRing) -> Key:
-    """Return the key that the header names. Only `kid` and `alg` of the header are used."""
+def _pinned_key(jwt: str, keys: KeyRing) -> tuple[Key, Issuer | None]:
+    """Return the key that the header names, and its issuer if that has a key set.
+
+    Only `kid` and `alg` of the header are used. The payload, not verified yet, chooses the set: a
+    `kid` means a key of that issuer alone.
+    """
     if not isinstance(jwt, str) or not jwt.isascii():
         raise TokenRefused("malformed")
     if len(jwt) > MAX_JWT_BYTES:
@@ -215,12 +259,27 @@ def _pinned_key(jwt: str, keys: KeyRing) -> Key:
         raise TokenRefused("alg_none")
     if not isinstance(kid, str):
         raise TokenRefused("no_kid")
-    key = keys.get(kid)
+    issuer = _unverified_issuer(jwt, keys)
+    if issuer is None:
+        key = keys.get(kid)
+    elif issuer.keys is None:
+        raise TokenRefused("no_key_set")
+    else:
+        key = issuer.keys.get(kid)
     if key is None:
         raise TokenRefused("unknown_kid")
     if alg != key.alg:
         raise TokenRefused("wrong_alg")
-    return key
+    return key, issuer
+
+
+def _unverified_issuer(jwt: str, keys: KeyRing) -> Issuer | None:
+    if not keys.issuers:
+        return None
+    from toolbus.auth.jws import read_issuer
+
+    name = read_issuer(jwt)
+    return keys.issuers.get(name) if isinstance(name, str) else None
 
 
 def _header(jwt: str) -> dict[str, Any]:
@@ -278,9 +337,20 @@ def _checked_times(claims: dict[str, Any], now: float) -> tuple[float, float]:
         raise TokenRefused("issued_in_future")
     if "nbf" in claims and _time_of(claims, "nbf") > now + LEEWAY_S:
         raise TokenRefused("not_yet_valid")
-    if now >= expires_at + LEEWAY_S:
-        raise TokenRefused("expired")
     return issued_at, expires_at
+
+
+def _checked_until(claims: dict[str, Any], issued_at: float, expires_at: float) -> float | None:
+    """Return the claim `until`, without which a token has one life."""
+    value = claims.get("until")
+    if value is None:
+        return None
+    # Its lives are counted by its id.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not claims.get("jti"):
+        raise TokenRefused("bad_until")
+    if not expires_at <= value <= issued_at + MAX_UNTIL_S:  # NaN fails too
+        raise TokenRefused("bad_until")
+    return float(value)
 
 
 def _is_room_list(value: object) -> TypeGuard[list[str]]:
@@ -305,3 +375,13 @@ def _read_participant(claims: dict[str, Any]) -> dict[str, Any]:
     except ValueError as error:
         raise TokenRefused("bad_grants") from error
     return {"name": name, "room": room, "role": role, "api": api}
+
+
+def _ruled_participant(claims: dict[str, Any], issuer: Issuer) -> dict[str, Any]:
+    rule = issuer.rule_of(claims)
+    if rule is None:
+        raise TokenRefused("no_rule")
+    name = rule.name_of(claims)
+    if not is_participant_name(name, MAX_RULED_NAME_CHARS):
+        raise TokenRefused("bad_name")
+    return {"name": name, "room": rule.rooms, "role": rule.role, "api": rule.api}

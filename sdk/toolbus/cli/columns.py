@@ -28,6 +28,7 @@ __all__ = [
     "reserve_lines",
     "settlement_text",
     "show_columns",
+    "span_text",
     "terminal_columns",
     "wrapped",
 ]
@@ -114,11 +115,15 @@ def counted(count: int, noun: str) -> str:
 
 def age_text(at: float) -> str:
     """Return how long ago a time was, given in seconds since the epoch: "5 min ago"."""
-    age_s = max(0, int(time.time() - at))
+    return f"{span_text(max(0.0, time.time() - at))} ago"
+
+
+def span_text(span_s: float) -> str:
+    """Return a span of time in its largest whole unit: "5 min", "1 d"."""
     for seconds, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if age_s >= seconds:
-            return f"{age_s // seconds} {unit} ago"
-    return f"{age_s} s ago"
+        if span_s >= seconds:
+            return f"{int(span_s // seconds)} {unit}"
+    return f"{int(span_s)} s"
 
 
 def settlement_text(record: CallRecord) -> str:

@@ -15,12 +15,13 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
+from toolbus.auth.grant_options import PRESETS
 from toolbus.auth.grants import GRANTS
 from toolbus.cli.room_options import ROOM_SETTINGS, CommandRoom, RoomOptions, in_room
 from toolbus.contexts import Contexts
 from toolbus.errors import ERRORS
 from toolbus.room.toolkit_proxy import ToolkitInfo
-from toolbus.settings import PRESETS, home_of, records_file
+from toolbus.settings import home_of, records_file
 
 __all__ = [
     "TOOLKITS",

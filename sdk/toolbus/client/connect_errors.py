@@ -28,7 +28,7 @@ from websockets.http11 import Response
 
 from toolbus.auth.token_limits import MAX_JWT_BYTES
 from toolbus.diagnostics.exit_codes import UNAUTHORIZED
-from toolbus.diagnostics.join_errors import TokenExpired, expired_for_s, unchecked_claims
+from toolbus.diagnostics.join_errors import TokenExpired, unchecked_claims
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
 from toolbus.settings import DEFAULT_URL, is_loopback
 from toolbus.transport.addresses import UnreachableHost, open_streams
@@ -156,9 +156,9 @@ def _refused_error(response: Response, token: str) -> RoomException:
         what = "token: it is not a signed token of three parts"
     if what is not None:
         # The server gives no reason before it knows the participant.
-        ago_s = expired_for_s(unchecked_claims(token)) if status == UNAUTHORIZED else None
-        if ago_s is not None:
-            return TokenExpired(ago_s, details)
+        claims = unchecked_claims(token) if status == UNAUTHORIZED else {}
+        if (expired := TokenExpired.of(claims, details)) is not None:
+            return expired
         return PermissionDenied(f"the server refuses the {what}", details=details)
     message = f"the server accepts no connections now (HTTP {status})"
     if status == 409:

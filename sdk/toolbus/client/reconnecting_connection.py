@@ -194,7 +194,7 @@ class ReconnectingConnection:
         # The connection may be lost again before a waiting task runs.
         while not self._finished.is_set() and not self.check_ready():
             if self._refused is not None:
-                raise TokenExpired(self._refused.ago_s, dict(self._refused.details))
+                raise TokenExpired(self._refused.text, dict(self._refused.details))
             events = (self._ready, self._finished, self._is_refused)
             await wait_for_first(*(event.wait() for event in events))
         if self._finished.is_set():

@@ -16,7 +16,8 @@ __all__ = ["CHECKS", "Check", "CheckFailed", "Finding", "Status", "run_checks"]
 
 CHECKS = "toolbus.checks"
 """The entry point group of further checks: `redis` is an async function from a URL to findings,
-`sandbox` a function that returns findings and the rows of a table."""
+`sandbox` a function that returns findings and the rows of a table. `key_sets` returns a `KeyRing`
+with the key sets of its issuers at addresses."""
 CheckContext = TypeVar("CheckContext")
 Status: TypeAlias = Literal["ok", "warn", "fail", "skip"]
 """The outcome of a check; "warn" means that it works now but may fail later."""

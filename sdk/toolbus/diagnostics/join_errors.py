@@ -24,11 +24,15 @@ from toolbus.settings import (
     is_loopback,
     is_token,
 )
-from toolbus.untrusted_text import SHOWN_CHARS
+from toolbus.untrusted_text import SHOWN_CHARS, one_line
 
 __all__ = [
+    "TokenExpired",
     "expired_for_s",
+    "expiry_text",
     "explain_refusal",
+    "key_id_text",
+    "last_life_left_s",
     "lifetime_text",
     "name_context",
     "read_claims",
@@ -40,6 +44,7 @@ __all__ = [
 ]
 
 _CREATE_TOKEN = "create one with `toolbus token create`"
+_LATEST_TIME = 253_402_300_799  # the last second of the year 9999
 
 
 class TokenExpired(PermissionDenied):
@@ -49,11 +54,16 @@ class TokenExpired(PermissionDenied):
         "create a new token with `toolbus token create`; a token file is read at each connection"
     )
 
-    def __init__(self, ago_s: float, details: dict[str, Any]) -> None:
-        super().__init__(
-            f"the server refuses the token: it expired {round(ago_s)} s ago", details=details
-        )
-        self.ago_s = ago_s
+    def __init__(self, text: str, details: dict[str, Any]) -> None:
+        super().__init__(f"the server refuses the token: {text}", details=details)
+        self.text = text
+        """Which of its ends has come, as a clause."""
+
+    @classmethod
+    def of(cls, claims: dict[str, Any], details: dict[str, Any]) -> TokenExpired | None:
+        """Return the error for a token that was refused; None if servers still accept it."""
+        ago_s = expired_for_s(claims)
+        return None if ago_s is None else cls(expiry_text(claims, ago_s), details)
 
 
 def resolve_settings(**choices: Any) -> RoomSettings:
@@ -100,6 +110,27 @@ def lifetime_text(expires_at: float, now: float) -> str:
     return f"expired {ago_s} s ago; servers accept it for {more_s} s more"
 
 
+def expiry_text(claims: dict[str, Any], ago_s: float) -> str:
+    """Return, as a clause, why a token is refused that expired so many seconds ago."""
+    left_s = last_life_left_s(claims)
+    if left_s is None:
+        return f"it expired {round(ago_s)} s ago"
+    if left_s <= -LEEWAY_S:
+        return f"its last life (`until`) ended {round(-left_s)} s ago"
+    return (
+        f"it expired {round(ago_s)} s ago, and was not used for one life since then, or the server"
+        " stores no state"
+    )
+
+
+def last_life_left_s(claims: dict[str, Any]) -> float | None:
+    """Return the seconds until the last life of a token ends; None for one without `until`."""
+    until = claims.get("until")
+    if isinstance(until, bool) or not isinstance(until, int | float):
+        return None
+    return until - time.time() if 0 < until <= _LATEST_TIME else None
+
+
 def expired_for_s(claims: dict[str, Any]) -> float | None:
     """Return the seconds since expiry by this machine's clock; None if servers still accept it."""
     at, now = claims.get("exp"), time.time()
@@ -116,6 +147,17 @@ def read_claims(jwt: str) -> dict[str, Any]:
         return read_unverified(jwt)
     except ValueError as error:
         raise UsageError(f"this is not a token: {_CREATE_TOKEN}") from error
+
+
+def key_id_text(jwt: str) -> str:
+    """Return the id (kid) of the key that a token names, in one line; "none" if it names none."""
+    from toolbus.auth.jws import read_header
+
+    try:
+        key_id = read_header(jwt).get("kid")
+    except (ValueError, LookupError):
+        key_id = None
+    return "none" if key_id is None else one_line(str(key_id), SHOWN_CHARS)
 
 
 def unchecked_claims(jwt: str) -> dict[str, Any]:
@@ -186,9 +228,9 @@ async def _precise_refusal(
         return _wrong_room(await _own_claims(settings), settings.room, details)
     if details.get("status") != UNAUTHORIZED:
         return None
-    ago_s = expired_for_s(await _own_claims(settings))
-    if ago_s is not None:
-        return TokenExpired(ago_s, details)
+    expired = TokenExpired.of(await _own_claims(settings), details)
+    if expired is not None:
+        return expired
     if settings.token_from != DEV_KEY_ORIGIN:
         return await _wrong_key(settings, details)
     return with_step(

@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic.json_schema import GenerateJsonSchema
 
-from toolbus.auth.participant_names import MAX_NAME_CHARS
+from toolbus.auth.participant_names import MAX_RULED_NAME_CHARS
 from toolbus.permissions.modes import Mode
 from toolbus.permissions.rule import MAX_MATCH_CHARS, Rule, RuleBehavior, name_fault_in_rules
 from toolbus.permissions.toml_file import TomlFile, TomlFileError, TomlTable
@@ -56,7 +56,7 @@ def _schema(**limits: Any) -> WithJsonSchema:
 # What a pattern of ECMA 262 can check of `name_fault_in_rules`; reading a file checks the rest.
 _NAME = _schema(
     minLength=1,
-    maxLength=MAX_NAME_CHARS + 33,
+    maxLength=MAX_RULED_NAME_CHARS + 33,
     pattern=r"^(?! )(?!.*  )(?!.* $)(?!(.*/)?\*$)[^\u0000-\u001f\u007f-\u00a0]+$",
 )
 # The grammar of `toolbus.auth.grants`: `*` is the only wildcard, never two in a row.

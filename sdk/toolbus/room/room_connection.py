@@ -11,9 +11,11 @@ for new calls.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import random
 import secrets
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
@@ -157,7 +159,10 @@ class TokenRenewal:
             token = await self._settings.token()
             if token == self._connection.token:
                 text = "%s for room %s expires soon: there is no newer one yet; renew it"
-                _logger.warning(text, source, room)
+                # What writes the file may do so at 80 % of a life too, as the kubelet does.
+                _logger.log(
+                    logging.WARNING if _ends_soon(token) else logging.INFO, text, source, room
+                )
                 return False
             await self._send(token)
         except asyncio.CancelledError:
@@ -172,6 +177,18 @@ class TokenRenewal:
             _logger.info("%s for room %s was renewed", source, room)
             return True
         return False
+
+
+def _ends_soon(jwt: str) -> bool:
+    """Whether less than 10 % of a token's life is left; also if that cannot be read."""
+    from toolbus.auth.jws import read_unverified
+
+    try:
+        claims = read_unverified(jwt)
+        left_s = claims["exp"] - time.time()
+        return bool(left_s < 0.1 * (claims["exp"] - claims["iat"]))
+    except (ValueError, LookupError, TypeError):
+        return True
 
 
 class RoomConnection:

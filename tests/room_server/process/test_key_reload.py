@@ -66,7 +66,8 @@ async def served(folder: Path, *keys: Key) -> AsyncIterator[KeyedServer]:
     path = folder / "keys.toml"
     KeyRing(keys).save(path)
     # The log is read on a thread, which ends only after the process: hence the order.
-    with CommandLine(folder).serving("--keys", str(path)) as (process, url):
+    options = ("--keys", str(path), "--state", str(folder / "state"))
+    with CommandLine(folder).serving(*options) as (process, url):
         try:
             yield KeyedServer(process, url, path)
         finally:

@@ -26,7 +26,6 @@ from support.deploy.guide import (
     FOR_KUBERNETES,
     GUIDE,
     HOSTS,
-    KEY_COMMAND,
     TYPED,
     TYPED_FOR_MANY,
     calls_in,
@@ -46,6 +45,7 @@ REMOVE, START = (
     next(typed for typed in TYPED_FOR_MANY if words in typed)
     for words in (" rm ", " --no-recreate ")
 )
+UP_ALL = "docker compose up --detach"
 MANY = ComposeFile("compose.nodes.yaml")
 HEALTH = f"docker compose ps --format '{{{{.Health}}}}' {' '.join(NODES)} redis"
 BALANCER_LOG = "docker compose logs balancer"
@@ -126,6 +126,8 @@ def test_every_command_of_the_guide_works_in_the_order_of_the_page(
     printed = {}
     for typed in TYPED:
         printed[typed] = type_one(terminal, typed)
+        if typed == UP_ALL:
+            no_container_that_runs_has_the_key(terminal)
         if " > ann.jwt" in typed:
             call_from_outside(terminal, tmp_path)
     check_answers(*(printed[typed] for typed in calls_in(TYPED)))
@@ -153,6 +155,20 @@ def call_from_outside(terminal: Project, folder: Path) -> None:
     assert outcome.code == 0, outcome.err
 
 
+def no_container_that_runs_has_the_key(terminal: Project) -> None:
+    shown = "{{range .Mounts}}{{.Name}}:{{.Destination}} {{end}}"
+    mounts = f"docker inspect --format '{shown}' $(docker compose ps %s --quiet)"
+    in_keys = f"{terminal.name}_keys:/keys "
+    assert terminal.type(mounts % "--all").count(in_keys) == 1  # of `tokens`
+    running = terminal.type(mounts % "")
+    assert f"{terminal.name}_public:/public " in running
+    assert f"{terminal.name}_keys" not in running
+    server = "$(docker compose ps --services | grep --max-count 1 -E 'server|node')"
+    public = terminal.type(f"docker compose exec -T {server} cat /public/keys.toml")
+    assert "PUBLIC KEY" in public
+    assert "PRIVATE" not in public
+
+
 def type_the_part_about_three_servers(terminal: Project) -> None:
     choice, *others = TYPED_FOR_MANY
     terminal.export(choice)
@@ -167,6 +183,7 @@ def type_the_part_about_three_servers(terminal: Project) -> None:
             after = containers(terminal)
             changed = {name for name in before if before[name] != after[name]}
             assert changed == {"node-2"}
+            no_container_that_runs_has_the_key(terminal)
         else:
             type_one(terminal, typed)
     assert nothing_runs(terminal)
@@ -194,7 +211,6 @@ def network(made: Project) -> Iterator[Project]:
     one.down()  # what a test that failed has left
     one.export(TYPED_FOR_MANY[0])
     one.type("chmod a+r haproxy.cfg")
-    one.type(KEY_COMMAND)
     one.type("docker compose up --detach --wait balancer")
     yield one
     one.type("docker compose down --volumes")

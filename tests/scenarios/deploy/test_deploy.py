@@ -11,6 +11,7 @@ import json
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from ipaddress import ip_network
 from pathlib import Path
@@ -21,7 +22,6 @@ import pytest
 from support.deploy.compose import DEPLOY, ComposeFile, Composition, composed, from_dockerfile
 from support.deploy.guide import (
     GUIDE,
-    KEY_COMMAND,
     TYPED,
     TYPED_FOR_MANY,
     calls_in,
@@ -37,6 +37,8 @@ ROOT = Path(__file__).parents[3]
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
 ONE, MANY = ComposeFile("compose.yaml"), ComposeFile("compose.nodes.yaml")
 FILES = pytest.mark.parametrize("file", [ONE, MANY], ids=lambda file: str(file.name))
+TOKENS = {name: f"token-{name}:/tokens/{name}" for name in ("sql", "clock", "you")}
+"""The volume with the token of each participant, and where it is mounted."""
 EACH_OF_OURS = pytest.mark.parametrize(
     ("file", "name"),
     [
@@ -73,7 +75,7 @@ def is_whole(spans: Sequence[Sent]) -> bool:
 def test_services_of_the_compose_file_answer_calls_that_are_seen_as_trees(tmp_path: Path) -> None:
     with collecting() as collector:
         places = {"http://jaeger:4318": collector.endpoint}
-        with composed(ONE, tmp_path, places, KEY_COMMAND) as composition:
+        with composed(ONE, tmp_path, places) as composition:
             answer(composition, calls_in(TYPED))
             tree = tree_of(collector, "sql.query")
     assert tree == [
@@ -82,6 +84,22 @@ def test_services_of_the_compose_file_answer_calls_that_are_seen_as_trees(tmp_pa
         "    SERVER sql.query @sql",
         "      INTERNAL execute_tool query @sql",
     ]
+
+
+def test_tokens_are_written_once_and_again_for_another_key(tmp_path: Path) -> None:
+    """Services that are connected go on, and the server trusts the new key within a second."""
+    with composed(ONE, tmp_path, {}) as composition:
+        files = [tmp_path / f"token-{name}" / "token.jwt" for name in TOKENS]
+        first = [file.read_bytes() for file in files]
+        composition.start("tokens")
+        assert [file.read_bytes() for file in files] == first
+        (tmp_path / "keys" / "keys.toml").unlink()
+        composition.start("tokens")
+        assert not {file.read_bytes() for file in files} & set(first)
+        (call,) = (typed for typed in calls_in(TYPED) if " clock.now " in typed)
+        deadline = time.monotonic() + PATIENCE_S
+        while (outcome := composition.type(call)).code:
+            assert time.monotonic() < deadline, outcome.err
 
 
 def test_three_nodes_a_redis_and_a_balancer_answer_the_same_calls(tmp_path: Path) -> None:
@@ -114,10 +132,9 @@ def call_many(folder: Path, places: dict[str, str], collector: Collector) -> lis
         composition.places["balancer:7717"] = balancer.address
 
     others = {"balancer": balance}
-    with composed(MANY, folder, places, KEY_COMMAND, others) as composition:
+    with composed(MANY, folder, places, others) as composition:
         answer(composition, calls_in(TYPED))
         tree = tree_of(collector, "sql.query")
-        assert KEY_COMMAND in TYPED_FOR_MANY
         for typed in calls_in(TYPED_FOR_MANY):
             assert composition.type(typed).code == 0, typed
         return tree
@@ -150,7 +167,12 @@ def test_service_can_write_nowhere_but_where_it_must_and_gains_no_rights(
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert "user" not in service  # the image's own, see below
     writable = {each for each in service.get("volumes", ()) if not each.endswith(":ro")}
-    assert writable <= {"toolbus": {"keys:/keys"}, "inventory": {"data:/data"}}.get(name, set())
+    if name == "tokens":
+        assert writable == {"keys:/keys", "public:/public", *TOKENS.values()}
+    else:
+        assert writable <= {"inventory": {"data:/data"}, "server": {"state:/state"}}.get(
+            name, set()
+        )
 
 
 @EACH_OF_OURS
@@ -168,17 +190,32 @@ def test_ports_are_open_to_this_machine_alone(file: ComposeFile) -> None:
 
 
 @FILES
-def test_no_secret_stands_in_the_file_and_services_mint_their_own_tokens(file: ComposeFile) -> None:
+def test_only_the_service_that_ends_has_the_key_and_each_other_one_its_own_token(
+    file: ComposeFile,
+) -> None:
+    assert not re.search(r"[A-Za-z0-9_-]{40,}", file.text), "a secret"
     for name, service in file.ours.items():
         variables = service.get("environment", {})
-        assert not {"TOOLBUS_TOKEN", "TOOLBUS_TOKEN_FILE"} & variables.keys()
-        if service["command"][0] == "host":
-            assert variables["TOOLBUS_KEYS"].startswith("/keys/"), name
-            assert variables["TOOLBUS_NAME"], name
+        assert not {"TOOLBUS_TOKEN", "TOOLBUS_NAME"} & variables.keys()
+        command, of_secrets = service["command"][0], {"keys", *(f"token-{each}" for each in TOKENS)}
+        mounted = {each.partition(":")[0] for each in service["volumes"]} & of_secrets
+        if name == "tokens":
+            assert mounted == of_secrets
+            assert service.get("restart", "no") == "no"  # it ends
+        elif command == "serve":
+            assert (mounted, variables["TOOLBUS_KEYS"]) == (set(), "/public/keys.toml")
+            assert {"TOOLBUS_STATE", "TOOLBUS_REDIS_URL"} & variables.keys()  # for `until`
+            assert file.needs(name)["tokens"] == "service_completed_successfully"
+        elif name != "inventory":
+            identity = {"host": service["command"][-1], "tools": "you"}[command]
+            assert mounted == {f"token-{identity}"}
+            assert f"{TOKENS[identity]}:ro" in service["volumes"]
+            assert variables["TOOLBUS_TOKEN_FILE"] == f"/tokens/{identity}/token.jwt"
+            assert "TOOLBUS_KEYS" not in variables
+        if command == "host":
             where = urlsplit(variables["TOOLBUS_URL"])
             assert where.port == 7717
             assert where.hostname in file.needs(name), name
-    assert not re.search(r"[A-Za-z0-9_-]{40,}", file.text)
 
 
 def test_variables_are_those_that_the_reference_lists() -> None:

@@ -1,20 +1,29 @@
 """`deploy/k8s` without a cluster: the manifests fit together, and their pods run as processes.
 
-The secrets are made as docs/guides/deploy.md shows it. What pods would run is run with their
-variables and mounted secrets; only a cluster can test the image, the network policies and how a pod
+The files of the generators are made as docs/guides/deploy.md shows it. What pods would run is run
+with their variables and mounted files, beside an API server that publishes keys, and with tokens as
+the kubelet writes them; only a cluster can test the image, the network policies and how a pod
 ends.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import os
 import re
 import shutil
+import ssl
 import subprocess
 import sys
+import threading
+import time
 import tomllib
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -23,6 +32,7 @@ import pytest
 import yaml
 from redis import Redis
 
+from support.clients.certificates import Pki, make_pki
 from support.deploy.manifests import (
     K8S,
     KUSTOMIZATION,
@@ -31,12 +41,12 @@ from support.deploy.manifests import (
     PODS,
     SERVER,
     Pods,
+    generated_in,
     of_kind,
     ports_of,
     probes_of,
-    secret_at,
-    secrets_in,
     selected,
+    volume_at,
 )
 from support.documents.snippets import blocks_of, steps_of
 from support.documents.terminals import Terminals
@@ -44,7 +54,8 @@ from support.patience import PATIENCE_S
 from support.processes.command_line import CommandLine
 from support.pytest_plugins.missing_parts import not_verified
 from support.redis.blocking import blocking_redis
-from toolbus.auth.keys import KeyRing
+from toolbus import ApiScope, Key, KeyRing, ParticipantToken
+from toolbus.auth.tokens import TokenRefused
 
 ROOT = Path(__file__).parents[3]
 GUIDE = (ROOT / "docs/guides/deploy.md").read_text(encoding="utf-8")
@@ -94,13 +105,16 @@ def test_kubectl_builds_the_whole_with_its_secrets(made: Path) -> None:
     assert done.returncode == 0, done.stderr
     documents = list(yaml.safe_load_all(done.stdout))
     built = {(each["kind"], each["metadata"]["name"]): each for each in documents}
-    secrets = secrets_in(made)
+    secrets, maps = generated_in(made, "secretGenerator"), generated_in(made, "configMapGenerator")
     expected = {(each["kind"], each["metadata"]["name"]) for each in MANIFESTS}
-    assert built.keys() == expected | {("Secret", name) for name in secrets}
+    expected |= {("Secret", name) for name in secrets} | {("ConfigMap", name) for name in maps}
+    assert built.keys() == expected
     for (kind, name), manifest in built.items():
         kubernetes_validate.validate(manifest, OLDEST, strict=True)
-        if kind != "Namespace":
+        if kind not in ("Namespace", "ClusterRoleBinding"):
             assert manifest["metadata"]["namespace"] == KUSTOMIZATION["namespace"]
+        if kind == "ConfigMap":
+            assert manifest["data"] == maps[name]
         if kind == "Secret":
             data = {key: base64.b64decode(text).decode() for key, text in manifest["data"].items()}
             assert data == secrets[name]
@@ -184,31 +198,108 @@ def test_ports_are_those_that_are_served() -> None:
 
 def test_addresses_are_those_of_services(made: Path) -> None:
     url = urlsplit(PODS["clock"].variable("TOOLBUS_URL"))
-    secret = urlsplit(secrets_in(made)["toolbus-redis"]["TOOLBUS_REDIS_URL"])
+    secret = urlsplit(generated_in(made, "secretGenerator")["toolbus-redis"]["TOOLBUS_REDIS_URL"])
     for place in (url, secret):
         service = of_kind("Service")[str(place.hostname)]
         assert place.port in {port["port"] for port in service["spec"]["ports"]}
 
 
-def test_secrets_of_pods_are_created_with_the_keys_that_they_read(made: Path) -> None:
-    secrets = secrets_in(made)
+def test_secrets_of_pods_are_created_with_what_they_read(made: Path) -> None:
+    secrets = generated_in(made, "secretGenerator")
     for pod in PODS.values():
         for variable in pod.variables.values():
             named = variable.get("valueFrom", {}).get("secretKeyRef")
             assert named is None or named["key"] in secrets[named["name"]]
+
+
+def test_nothing_in_the_cluster_can_make_a_token(made: Path) -> None:
+    assert generated_in(made, "secretGenerator").keys() == {"toolbus-redis"}
     for pod in OURS.values():
-        folder, _, file = pod.variable("TOOLBUS_KEYS").rpartition("/")
-        assert file in secrets[secret_at(pod, folder)]
-
-
-def test_servers_can_make_no_token(made: Path) -> None:
-    assert secret_at(SERVER, "/keys") == "toolbus-public-keys"
+        assert not [each for each in pod.spec["volumes"] if "secret" in each]
     (key,) = KeyRing.load(made / "public.toml")
     assert not key.can_sign
     assert next(iter(KeyRing.load(made / "keys.toml"))).can_sign
     with (ROOT / ".gitignore").open(encoding="utf-8") as ignored:
         lines = ignored.read().splitlines()
     assert {"keys.toml", "/deploy/k8s/public.toml", "/deploy/k8s/redis.env"} <= set(lines)
+
+
+# Service accounts
+
+
+def test_pods_have_the_files_that_their_settings_name(made: Path) -> None:
+    maps = generated_in(made, "configMapGenerator")
+    folder, _, file = SERVER.variable("TOOLBUS_KEYS").rpartition("/")
+    assert file in maps[volume_at(SERVER, folder)["name"]]
+    (issuer,) = KeyRing.load(made / "public.toml").issuers.values()
+    token, authority = volume_at(SERVER, "/cluster")["sources"]
+    # Without an audience it is for the API server.
+    assert token["serviceAccountToken"] == {"expirationSeconds": 3600, "path": "token"}
+    assert authority["configMap"]["name"] == "kube-root-ca.crt"  # in each namespace
+    assert (issuer.token_file, issuer.ca) == ("/cluster/token", "/cluster/ca.crt")
+    clock = PODS["clock"]
+    (own,) = volume_at(clock, "/token")["sources"]
+    assert own["serviceAccountToken"]["audience"] == issuer.audience
+    named = f"/token/{own['serviceAccountToken']['path']}"
+    assert clock.variable("TOOLBUS_TOKEN_FILE") == named
+
+
+def test_each_pod_has_an_account_and_servers_may_read_the_keys_of_the_cluster() -> None:
+    accounts = of_kind("ServiceAccount")
+    assert {pod.spec["serviceAccountName"] for pod in OURS.values()} == accounts.keys()
+    for account in accounts.values():
+        assert account["automountServiceAccountToken"] is False
+    (binding,) = of_kind("ClusterRoleBinding").values()
+    assert binding["roleRef"]["name"] == "system:service-account-issuer-discovery"
+    (reader,) = binding["subjects"]
+    assert (reader["kind"], reader["name"]) == ("ServiceAccount", SERVER.spec["serviceAccountName"])
+    assert reader["namespace"] == KUSTOMIZATION["namespace"]
+
+
+CLUSTER = Key.generate(
+    kid="cluster", iss=next(iter(KeyRing.load(K8S / "cluster.toml").issuers)), alg="RS256"
+)
+KEY_SET = json.dumps({"keys": [CLUSTER.public_jwk()]}).encode()
+ALLOWED = f"{KUSTOMIZATION['namespace']}:clock"
+
+
+def token_of(account: str, audience: str = "toolbus", life_s: int = 3600) -> str:
+    """A token as the kubelet writes it for a pod of a service account, `NAMESPACE:NAME`."""
+    namespace, _, name = account.partition(":")
+    now = int(time.time())
+    claims = {
+        "aud": [audience],
+        "exp": now + life_s,
+        "iat": now,
+        "iss": CLUSTER.iss,
+        "jti": "f2b1c7a0-3f6e-4a36-9d2b-0f8c6b0a6c11",
+        "kubernetes.io": {
+            "namespace": namespace,
+            "node": {"name": "worker-1", "uid": "7b2f1a52-93f5-4f57-8a4a-1a6de5a0f2aa"},
+            "pod": {"name": f"{name}-7c5b-x2x9k", "uid": "9e1ad0a4-30f5-4d57-9ad8-3d1a6a7b1f5e"},
+            "serviceaccount": {"name": name, "uid": "1a5df5ab-4de4-4f3f-8f0e-4f3f8f0e1a5d"},
+        },
+        "nbf": now,
+        "sub": f"system:serviceaccount:{account}",
+    }
+    return CLUSTER.sign(json.dumps(claims).encode())
+
+
+def test_rule_admits_the_service_account_as_the_host(made: Path) -> None:
+    ring = KeyRing.load(made / "public.toml")
+    ring = KeyRing(ring, [each.with_set(KEY_SET) for each in ring.issuers.values()])
+    assert ring.aliases() == {CLUSTER.iss: "cluster", "people": "people"}
+    token = ParticipantToken.from_jwt(token_of(ALLOWED), ring)
+    assert (token.name, token.room, token.role) == ("clock", ("main",), "user")
+    assert token.api == ApiScope.host_default()
+    for account, audience, reason in (
+        ("other:clock", "toolbus", "no_rule"),
+        (f"{ALLOWED}-2", "toolbus", "no_rule"),
+        (ALLOWED, "https://kubernetes.default.svc", "wrong_audience"),
+    ):
+        with pytest.raises(TokenRefused) as refused:
+            ParticipantToken.from_jwt(token_of(account, audience), ring)
+        assert refused.value.reason == reason
 
 
 def test_a_pod_that_ends_has_time_for_all_that_it_does() -> None:
@@ -232,19 +323,75 @@ def test_servers_are_replaced_one_after_the_other() -> None:
 # As processes
 
 
+class ApiServer(BaseHTTPRequestHandler):
+    """The API server of a cluster: its keys are for those that have a token of its own."""
+
+    def do_GET(self) -> None:
+        is_known = self.headers["Authorization"] == f"Bearer {token_of_server()}"
+        self.send_response(200 if (self.path, is_known) == ("/openid/v1/jwks", True) else 403)
+        self.end_headers()
+        self.wfile.write(KEY_SET)
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+@cache
+def token_of_server() -> str:
+    return token_of(
+        f"{KUSTOMIZATION['namespace']}:toolbus-server", "https://kubernetes.default.svc"
+    )
+
+
+@contextmanager
+def api_server(pki: Pki) -> Iterator[str]:
+    """Run it, and yield its address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), ApiServer) as server:
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(pki.cert, pki.key)
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 def test_commands_of_the_pods_form_one_bus_that_answers_the_call_of_the_readme(
     tmp_path: Path, made: Path
 ) -> None:
-    secrets = secrets_in(made)
+    secrets, pki = generated_in(made, "secretGenerator"), make_pki(tmp_path / "pki")
     password = secrets["toolbus-redis"]["REDIS_PASSWORD"]
-    with blocking_redis(password) as redis:
-        pods = Pods(tmp_path, secrets, {"0.0.0.0": "127.0.0.1", "redis:6379": redis})
+    with blocking_redis(password) as redis, api_server(pki) as api:
+        places = {
+            "0.0.0.0": "127.0.0.1",
+            "redis:6379": redis,
+            "https://kubernetes.default.svc/": f"https://{api}/",
+            **{f"/{name}/": f"{tmp_path}/{name}/" for name in ("keys", "cluster", "token")},
+        }
+        pods = Pods(tmp_path, secrets, places)
+        mount(pods, made, pki)
         with pods.stack:
             start_and_call(pods, made)
         with Redis.from_url(f"redis://:{password}@{redis}/0") as client:
             nodes = client.zrange("toolbus:nodes:leases", 0, -1)
     names = sorted(each.decode().split(" ")[0] for each in nodes)
     assert names == ["toolbus-server-a", "toolbus-server-b"]
+
+
+def mount(pods: Pods, made: Path, pki: Pki) -> None:
+    """Write the files that Kubernetes mounts into the pods."""
+    for name, text in {
+        "keys/public.toml": pods.here((made / "public.toml").read_text()),
+        "cluster/token": token_of_server(),
+        "cluster/ca.crt": pki.authority.read_text(),
+        "token/token": token_of(ALLOWED),
+    }.items():
+        path = pods.folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
 
 
 def start_and_call(pods: Pods, made: Path) -> None:
@@ -258,7 +405,8 @@ def start_and_call(pods: Pods, made: Path) -> None:
             with urllib.request.urlopen(at, timeout=10) as answer:
                 assert answer.status == 200
     pods.places["toolbus:7717"] = urlsplit(urls[0]).netloc
-    assert pods.start(PODS["clock"], "clock-a") == "hosting clock in room main as clock\n"
+    clock = PODS["clock"]
+    assert pods.start(clock, "clock-a") == "hosting clock in room main as cluster/clock\n"
     (typed,) = (
         step.command
         for block in blocks_of(SECTION)
@@ -271,3 +419,11 @@ def start_and_call(pods: Pods, made: Path) -> None:
     outcome = caller.run(*command[1:])
     assert outcome.code == 0, outcome.err
     assert re.match(r"\d{4}-\d\d-\d\dT", outcome.out)
+    inside = CommandLine(
+        pods.folder,
+        {name: pods.here(clock.variable(name)) for name in ("TOOLBUS_URL", "TOOLBUS_TOKEN_FILE")},
+    )
+    found = {each["check"]: each for each in inside.value_here("doctor", "--json")}
+    assert {each["status"] for each in found.values()} == {"ok"}, found
+    assert found["renewal"]["found"].endswith("a newer one, which the kubelet writes")
+    assert f"the key set of {CLUSTER.iss} is " in found["ready"]["found"]

@@ -1,4 +1,7 @@
-"""The commands of docs/guides/deploy.md without Docker print the output that the page shows."""
+"""The commands of docs/guides/deploy.md without Docker print the output that the page shows.
+
+The private key is removed before anything starts.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ SECTION = (
     GUIDE.read_text(encoding="utf-8").partition("\n## Without Docker\n")[2].partition("\n## ")[0]
 )
 BEFORE, *BLOCKS = blocks_of(SECTION)
-SERVICES = re.compile(r"(?:\w+=\S+ )?toolbus (?:trace|serve|host)\b")
+SERVICES = re.compile(r"(?:\w+=\S+ )*toolbus (?:trace|serve|host)\b")
 TRACES = "http://127.0.0.1:4318"
 SERVER = re.compile(r"listening on (ws://\S+)")
 RECEIVER = re.compile(r"OTEL_EXPORTER_OTLP_ENDPOINT=(\S+)")
@@ -82,12 +85,15 @@ def newcomer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Newcomer
 def test_newcomer_without_docker_gets_three_services_and_a_trace(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    old_mask = os.umask(0o077)
+    old_mask, keys = os.umask(0o077), tmp_path / "keys.toml"
     try:
         with newcomer(tmp_path, monkeypatch) as person:
             person.prepare()
             for block in BLOCKS:
                 person.type(block)
+                if "key create" in block.text:
+                    assert keys.stat().st_mode & 0o077 == 0
+                    keys.unlink()  # nothing that runs needs it
             trace, *others = person.services
             assert len(others) == 4
             for name in ("clock.now", "sql.query"):
@@ -95,4 +101,3 @@ def test_newcomer_without_docker_gets_three_services_and_a_trace(
                 trace.wait_for(re.compile(rf"trace .* 4 spans\n +{name} +CLIENT"))
     finally:
         os.umask(old_mask)
-    assert (tmp_path / "keys.toml").stat().st_mode & 0o077 == 0

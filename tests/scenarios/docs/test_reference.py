@@ -14,10 +14,10 @@ import typer
 from typer.main import get_command
 
 from toolbus import Agent, AgentsGrant, ApiScope
+from toolbus.auth.grant_options import PRESETS
 from toolbus.cli.app import make_app
 from toolbus.diagnostics.exit_codes import ExitCode, exit_code
 from toolbus.errors import ERRORS
-from toolbus.settings import PRESETS
 from toolbus_server.limits import Limits
 
 ROOT = Path(__file__).parents[3]

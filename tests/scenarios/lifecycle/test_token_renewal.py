@@ -88,6 +88,20 @@ async def test_a_file_is_read_again_until_it_has_a_newer_token(
         await renewed_as(ann, "third")
 
 
+@pytest.mark.parametrize(("left_s", "level"), [(600, logging.INFO), (300, logging.WARNING)])
+async def test_a_file_that_is_written_a_little_later_is_no_warning(
+    server: TestServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, left_s: int, level: int
+) -> None:
+    """The kubelet writes tokens of an hour 12 minutes before they expire, or somewhat later."""
+    path = tmp_path / "ann.jwt"
+    path.write_text(ends_in("ann", 60 + left_s))
+    async with participant(server, path) as ann:
+        await until(lambda: "there is no newer one yet" in caplog.text)
+        assert {each.levelno for each in caplog.records} == {level}
+        path.write_text(lives_for("ann", 3_600, role="second"))
+        await renewed_as(ann, "second")
+
+
 async def test_refusal_of_an_expired_token_is_logged_and_ends_calls_until_there_is_a_newer_one(
     server: TestServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

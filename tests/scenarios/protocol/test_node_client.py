@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from support.clients.cuttable_relay import cuttable_relay
+from support.clients.living_tokens import LIFE_S, MovedClock, living
 from support.clients.other_services import NOT_FOUND, other_service
 from support.deploy.balancer import balancer
 from support.parts.scripted_server import scripted_server
@@ -23,7 +24,16 @@ from support.processes.node_js_client import (
     node_program,
 )
 from support.rooms.approvals import person_in
-from toolbus import ApiScope, ExternalTool, Key, KeyRing, ToolContext, Toolkit, tool
+from toolbus import (
+    ApiScope,
+    ExternalTool,
+    Key,
+    KeyRing,
+    RoomClient,
+    ToolContext,
+    Toolkit,
+    tool,
+)
 from toolbus.errors import ApprovalDenied, HostLost, InvalidArguments, ToolFailed
 from toolbus.wire import (
     PROTOCOL_HEADER,
@@ -596,3 +606,21 @@ async def test_node_client_asks_no_person_at_a_server_of_a_lower_version(client:
             reply = decode_from_client(await connection.websocket.recv(decode=False))
             assert isinstance(reply, Failed)
             assert (reply.code, reply.executed, reply.retryable) == ("unavailable", "no", False)
+
+
+async def test_a_token_that_lives_on_keeps_the_client_connected_without_a_change(
+    client: Path, tmp_path: Path
+) -> None:
+    """TOKEN-8: for 20 lives; its host is not asked for a newer token."""
+    clock = MovedClock()
+    settings = ServerSettings(keys=KeyRing([]), port=0, state=tmp_path / "state")
+    async with running_server(settings=settings, clock=clock) as server:
+        token = living(server.key, "node-host", clock.now())
+        async with (
+            node_program(client, "demo_host.mjs", server.url, token) as host,
+            RoomClient(server.url, room="lab", token=living(server.key, "ann", clock.now())) as ann,
+        ):
+            await host.wait_for(hosting="lines")
+            for _ in range(20):
+                clock.move(LIFE_S)
+                assert [each.name async for each in ann.toolkits()] == ["lines"]

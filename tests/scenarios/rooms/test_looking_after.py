@@ -16,7 +16,7 @@ from toolbus import AgentsGrant, ApiScope, Key, ParticipantToken, RoomClient, To
 from toolbus.auth.tokens import VerifiedToken
 from toolbus.errors import PermissionDenied
 from toolbus.wire import Admin, Explain, Refresh, RequestId
-from toolbus_server.access.revocations import _RETENTION_S, Revocations
+from toolbus_server.access.revocations import Revocation, Revocations, revoked_until
 from toolbus_server.registry.models import Identity
 from toolbus_server.testing import TestServer, running_server
 
@@ -248,10 +248,32 @@ def a_token(issued_at: float, name: str = "eve", jti: str = "j") -> VerifiedToke
     )
 
 
+_RETENTION_S = revoked_until(0.0, None, extends=False)
+
+
+def _revoke(revocations: Revocations, target: Identity | str, at: float) -> None:
+    revocations.revoke(Revocation(target, at, at + _RETENTION_S), at)
+
+
+def test_a_revocation_is_stored_as_long_as_a_token_may_live() -> None:
+    """ADMIN-4: with further lives for 400 days, or as long as the administrator says."""
+    day = 86_400.0
+    stored = {
+        (None, False): day + 120,
+        (90 * day, False): day + 120,
+        (None, True): 400 * day + 120,
+        (90 * day, True): 90 * day + 60,
+        (1.0, True): day + 120,  # after a life it is refused for being unused too
+        (9_999 * day, True): 400 * day + 120,
+    }
+    for (until, extends), ends_at in stored.items():
+        assert revoked_until(0.0, until, extends=extends) == ends_at
+
+
 def test_a_revocation_covers_tokens_issued_before_and_none_later() -> None:
     """ADMIN-4, TOKEN-3: the issuer's clock may be 60 s ahead."""
     revocations = Revocations()
-    revocations.revoke_identity(Identity("acme", "eve"), 1_000.0)
+    _revoke(revocations, Identity("acme", "eve"), 1_000.0)
 
     assert revocations.covers(a_token(999.0))
     assert revocations.covers(a_token(1_060.0))
@@ -262,9 +284,9 @@ def test_a_revocation_covers_tokens_issued_before_and_none_later() -> None:
 def test_a_revocation_is_forgotten_when_nothing_is_left_to_be_shown() -> None:
     revocations = Revocations()
     for at in range(10):
-        revocations.revoke_token(f"t{at}", float(at))
+        _revoke(revocations, f"t{at}", float(at))
     assert len(revocations) == 10
-    revocations.revoke_token("later", _RETENTION_S + 5.5)
+    _revoke(revocations, "later", _RETENTION_S + 5.5)
     assert len(revocations) == 5
     assert revocations.covers(replace(a_token(0.0), jti="t9"))
     assert not revocations.covers(replace(a_token(0.0), jti="t1"))
@@ -277,13 +299,13 @@ def test_the_oldest_of_too_many_revocations_is_dropped_and_logged(
     monkeypatch.setattr("toolbus_server.access.revocations._MAX_REVOCATIONS", 3)
     revocations = Revocations()
     for number in range(3):
-        revocations.revoke_identity(Identity("acme", f"n{number}"), 1_000.0 + number)
-        revocations.revoke_token(f"t{number}", 1_000.0 + number)
-    revocations.revoke_identity(Identity("acme", "n0"), 1_003.0)  # the latest now
+        _revoke(revocations, Identity("acme", f"n{number}"), 1_000.0 + number)
+        _revoke(revocations, f"t{number}", 1_000.0 + number)
+    _revoke(revocations, Identity("acme", "n0"), 1_003.0)  # the latest now
     assert (len(revocations), caplog.messages) == (6, [])
 
-    revocations.revoke_identity(Identity("acme", "n3"), 1_009.0)
-    revocations.revoke_token("t3", 1_010.0)
+    _revoke(revocations, Identity("acme", "n3"), 1_009.0)
+    _revoke(revocations, "t3", 1_010.0)
     covered = [revocations.covers(a_token(0.0, name=f"n{number}", jti="")) for number in range(4)]
     assert covered == [True, False, True, True]
     covered = [revocations.covers(a_token(0.0, name="bob", jti=f"t{n}")) for n in range(4)]
@@ -294,7 +316,7 @@ def test_the_oldest_of_too_many_revocations_is_dropped_and_logged(
 
     caplog.clear()
     # None of the tokens could be shown any more.
-    revocations.revoke_token("later", 1_010.5 + _RETENTION_S)
+    _revoke(revocations, "later", 1_010.5 + _RETENTION_S)
     assert caplog.messages == []
     assert revocations.covers(a_token(0.0, name="bob", jti="later"))
 

@@ -22,7 +22,7 @@ from jwt import api_jws
 from toolbus.auth.keys import Algorithm, Key, KeyRing
 
 SECRET = "s3cret-" + "x" * 32
-ASYMMETRIC: list[Algorithm] = ["EdDSA", "ES256", "RS256"]
+ASYMMETRIC: list[Algorithm] = ["EdDSA", "ES256", "RS256", "PS256"]
 
 
 def pem_of(private: object, password: bytes | None = None) -> str:

@@ -139,6 +139,8 @@ ROOMS = [ABSENT, None, "lab", [], {}, [7], [None], ["Lab"], ["la b"], ["**"], ["
 GRANTS: list[Any] = [None, [], "admin", {"root": True}, {"admin": 1}, {"admin": "true"}]
 GRANTS += [{"agents": {"allow": ["a.b.c"]}}, {"agents": {"allow": "*"}}]
 GRANTS += [{"agents": {"call": True, "sudo": True}}]
+# Before its expiry, after 400 days, in the year 9999, and no time at all.
+UNTILS: list[Any] = [0, NOW + 3599, NOW + 400 * 86_400 + 1, 253_402_300_799, True, "9", []]
 REFUSED_VALUES: list[tuple[str, str, list[Any]]] = [
     ("aud", "wrong_audience", AUDIENCES),
     (
@@ -152,6 +154,7 @@ REFUSED_VALUES: list[tuple[str, str, list[Any]]] = [
     ("room", "bad_room", ROOMS),
     ("jti", "bad_jti", [None, 7, "x" * 129, "a\n", ["a"]]),
     ("api", "bad_grants", GRANTS),
+    ("until", "bad_until", UNTILS),
 ]
 """A claim, the reason of the refusal, and the values."""
 
@@ -221,6 +224,26 @@ def test_token_of_more_than_a_day_is_refused() -> None:
 def test_token_that_ends_before_it_begins_is_refused() -> None:
     assert reason_of(token_with(exp=NOW)) == "bad_time"
     assert reason_of(token_with(exp=NOW - 10)) == "bad_time"
+
+
+def test_token_with_until_is_valid_after_its_expiry_where_that_is_allowed() -> None:
+    """TOKEN-8: whether it was used is for the server to know."""
+    jwt = token_with(until=NOW + 7200)
+    assert (verify(jwt).until, verify(token_with()).until) == (NOW + 7200, None)
+    later = NOW + 3600 + LEEWAY_S
+    assert reason_of(jwt, now=later) == "expired"
+    for now in (later, NOW + 7259):
+        ParticipantToken.from_jwt(jwt, KeyRing([KEY]), now=now, allow_extended=True)
+    with pytest.raises(TokenRefused) as refused:
+        ParticipantToken.from_jwt(jwt, KeyRing([KEY]), now=NOW + 7260, allow_extended=True)
+    assert refused.value.reason == "expired"
+    assert reason_of(token_with(until=NOW + 7200, jti=ABSENT)) == "bad_until"
+
+
+@pytest.mark.parametrize("until_s", [0, 60, 400 * 86_400 + 1, float("nan")])
+def test_no_token_is_made_that_lives_for_too_short_or_too_long(until_s: float) -> None:
+    with pytest.raises(ValueError, match="until_s must be more than ttl_s and at most 34560000"):
+        ParticipantToken("alice", ["lab"]).to_jwt(KEY, ttl_s=60, until_s=until_s)
 
 
 def test_token_without_a_role_is_a_users() -> None:

@@ -27,6 +27,8 @@ from toolbus.diagnostics.checks import Finding
 from toolbus.settings import DEV_KEYS_FILE
 from toolbus_toolkits.sandbox import HOLDS, Backend
 
+NAMES = ("settings", "key", "token", "port", "ready", "clock", "room", "renewal", "grants")
+
 
 @pytest.fixture(scope="module")
 def toolbus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
@@ -48,8 +50,7 @@ def test_every_check_is_ok(toolbus: CommandLine) -> None:
     outcome = toolbus.run("doctor")
     assert outcome.code == 0, outcome.out
     lines = [line.split()[:2] for line in outcome.out.splitlines()]
-    names = ("settings", "key", "token", "port", "ready", "clock", "room", "grants")
-    assert lines == [["ok", name] for name in names]
+    assert lines == [["ok", name] for name in NAMES]
 
 
 def test_misspelt_variable_is_a_warning(toolbus: CommandLine) -> None:
@@ -132,6 +133,48 @@ def test_expired_token_is_ok_within_the_leeway_only(
     assert re.fullmatch(r"the token expired \d+ s ago", late["token"]["found"])
 
 
+def test_doctor_finds_for_how_long_a_participant_can_go_on(tmp_path: Path) -> None:
+    here = CommandLine(tmp_path, {"TOOLBUS_KEYS": "keys.toml"})
+    assert here.run_here("key", "create").code == 0
+    create = ("token", "create", "--name", "ann", "--preset", "user")
+    made = here.run_here(*create).out.strip()
+    assert here.run_here(*create, "--out", "ann.jwt").code == 0
+    assert here.run_here(*create, "--until", "90d", "--out", "long.jwt").code == 0
+    soon, late = (f"can go on until {day(ahead_s)} ..:.." for ahead_s in (3_600, 90 * 86_400))
+    both = f"{late} without a newer token, while the server stores its state and trusts key '.*'"
+    with here.serving("--state", "state", "--keys", "keys.toml") as (_, url):
+        for variables, found in (
+            ({"TOOLBUS_KEYS": "keys.toml", "TOOLBUS_NAME": "ann"}, "makes new tokens itself, .*"),
+            ({"TOOLBUS_TOKEN": made}, rf"{soon}; the token \(TOOLBUS_TOKEN\) is not read again"),
+            ({"TOOLBUS_TOKEN_FILE": "ann.jwt"}, f"{soon}; by then the token .* a newer one"),
+            ({"TOOLBUS_TOKEN_FILE": "long.jwt"}, f"{both}; not after 1 h without a connection"),
+        ):
+            assert_renewal(replace(here, variables={**variables, "TOOLBUS_URL": url}), "ok", found)
+        ann = ParticipantToken("ann", ["main"], api=ApiScope.user_default())
+        key = KeyRing.load(tmp_path / "keys.toml").signing_key
+        assert key is not None
+        unused = ann.to_jwt(key, ttl_s=60, until_s=9_000, now=time.time() - 600)
+        _, findings = doctor(here, "--token", unused, "--url", url)
+        assert "was not used for one life" in findings["room"]["found"]
+        assert findings["room"]["repair"].startswith("create a new token")
+    with here.serving("--keys", "keys.toml") as (_, url):
+        variables = {"TOOLBUS_TOKEN_FILE": "long.jwt", "TOOLBUS_URL": url}
+        found = f"{soon}; no further life is given, since the server stores no state"
+        assert_renewal(replace(here, variables=variables), "warn", found)
+
+
+def day(ahead_s: float) -> str:
+    """The day of a time to come; another pattern where that day ends within a minute."""
+    days = {time.strftime("%Y-%m-%d", time.localtime(time.time() + ahead_s + s)) for s in (0, 60)}
+    return f"(?:{'|'.join(days)})"
+
+
+def assert_renewal(toolbus: CommandLine, status: str, found: str) -> None:
+    code, findings = doctor(toolbus)
+    assert (code, findings["renewal"]["status"]) == (0, status)
+    assert re.fullmatch(found, findings["renewal"]["found"])
+
+
 def test_name_that_no_server_accepts_is_reported_with_its_fault(toolbus: CommandLine) -> None:
     token = pyjwt.encode({"sub": "ann ", "exp": time.time() + 60, "room": ["main"]}, "x" * 32)
     _, findings = doctor(toolbus, "--token", token, "--url", "ws://127.0.0.1:1")
@@ -203,7 +246,9 @@ def test_bad_address_is_found(toolbus: CommandLine) -> None:
     assert code == 2
     assert statuses(findings) == {
         "settings": "fail",
-        **dict.fromkeys(("key", "token", "port", "ready", "clock", "room", "grants"), "skip"),
+        **dict.fromkeys(
+            ("key", "token", "port", "ready", "clock", "room", "renewal", "grants"), "skip"
+        ),
     }
 
 
@@ -211,7 +256,7 @@ def test_checks_with_the_same_requirement_share_one_line(toolbus: CommandLine) -
     outcome = toolbus.run_here("doctor", "--url", "http://x")
     assert outcome.out.splitlines()[1:] == [
         "                repair: set it with a flag, a TOOLBUS_ variable or the settings file",
-        "skip  7 more    requires settings: key, token, port, ready, clock, room, grants",
+        "skip  8 more    requires settings: key, token, port, ready, clock, room, renewal, grants",
     ]
 
 

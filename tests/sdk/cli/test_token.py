@@ -123,7 +123,7 @@ def test_rooms_role_and_lifetime_are_set_by_flags(toolbus: CommandLine) -> None:
         (["--grant", "observe=yes"], "observe has no value: write --grant observe"),
         (["--grant", "approve"], "approve has patterns of tools: write for example --grant app"),
         (["--grant", "agents.act_for="], "has names of participants"),
-        (["--grant", "approve=a,b"], "its own --grant: --grant approve=a --grant ..."),
+        (["--grant", "approve=a,b"], "write a grant for each value: --grant approve='a'"),
         (["--grant", "agents.register=a.b"], "'a.b' is not a toolkit pattern"),
         (["--preset", "user", "--keys", "nowhere.toml"], "toolbus key create"),
     ],
@@ -230,6 +230,26 @@ def test_inspect_reports_an_expired_token(toolbus: CommandLine) -> None:
     assert re.search(r"^not checked, expired 5[4-9]\d s ago: ", outcome.err, re.MULTILINE)
 
 
+def test_inspect_reads_until(toolbus: CommandLine) -> None:
+    keys = str(toolbus.folder / "keys.toml")
+    create = ("token", "create", "--name", "alice", "--preset", "user", "--until")
+    made = toolbus.run_here(*create, "90d").out.strip()
+    checked = toolbus.run_here("token", "inspect", made, "--keys", keys)
+    assert re.search(r"valid: 3\d\d\d s left in its first life; \d{7} s left while", checked.err)
+    key = KeyRing.load(keys).signing_key
+    assert key is not None
+    claims = ParticipantToken(name="eve", room=["main"])
+    for age, words in (
+        (5_000, "was not used for one life since"),
+        (9_000, "its last life (`until`)"),
+    ):
+        old = claims.to_jwt(key, ttl_s=60, until_s=8_000, now=time.time() - age)
+        assert words in toolbus.run_here("token", "inspect", old).err
+    for until in ("1h", "401d", "soon"):
+        refused = toolbus.run_here(*create, until)
+        assert (refused.code, "no token was created" in refused.err) == (2, True)
+
+
 def test_each_refusal_reason_has_a_text() -> None:
     assert set(_REASONS) == set(get_args(RefusalReason))
 
@@ -281,3 +301,51 @@ def test_inspect_of_a_file_without_a_token_exits_with_2(toolbus: CommandLine) ->
 )
 def test_durations_are_parsed(text: str, seconds: float) -> None:
     assert read_duration_s(text) == seconds
+
+
+WANTED = ("--name", "depot", "--preset", "host", "--ttl", "1h", "--until", "90d")
+
+
+@pytest.mark.parametrize(
+    ("change", "is_left"),
+    [
+        ({}, True),
+        ({"age_s": 2_800}, True),
+        ({"age_s": 2_900}, False),  # participants read the file at 80 %
+        ({"age_s": 9_000}, False),  # perhaps it got further lives, perhaps not
+        ({"name": "other"}, False),
+        ({"role": "admin"}, False),
+        ({"room": ["main", "other"]}, False),
+        ({"api": ApiScope.full()}, False),
+        ({"until_s": None}, False),
+        ({"kid": "gone"}, False),
+        (None, False),
+    ],
+    ids=str,
+)
+def test_token_of_a_file_is_replaced_only_if_needed(
+    toolbus: CommandLine, change: dict[str, Any] | None, is_left: bool
+) -> None:
+    file = toolbus.folder / "depot.jwt"
+    file.write_text("")
+    if change is not None:
+        usual = {"name": "depot", "room": ["main"], "role": "user", "api": ApiScope.host_default()}
+        (key,) = KeyRing.load(toolbus.folder / "keys.toml")
+        if "kid" in change:
+            key = Key.generate(kid="gone", iss="us")
+        token = ParticipantToken(**{name: change.get(name, usual[name]) for name in usual})
+        made_at = time.time() - change.get("age_s", 0)
+        until_s = change.get("until_s", 90 * 86_400)
+        file.write_text(token.to_jwt(key, ttl_s=3_600, until_s=until_s, now=made_at))
+    before = file.read_text()
+    outcome = toolbus.run_here("token", "create", *WANTED, "--if-needed", "--out", str(file))
+    assert (outcome.code, outcome.out) == (0, ""), outcome.err
+    assert (file.read_text() == before) == is_left
+    keys = KeyRing.load(toolbus.folder / "keys.toml")
+    assert ParticipantToken.from_jwt(file.read_text().strip(), keys).name == "depot"
+
+
+def test_if_needed_is_for_a_file(toolbus: CommandLine) -> None:
+    outcome = toolbus.run_here("token", "create", *WANTED, "--if-needed")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "--out FILE" in outcome.err

@@ -7,6 +7,7 @@ free ones, mounted folders temporary ones. Only a container engine can test an i
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -46,7 +47,7 @@ class ComposeFile:
         self.name = name
         written = (DEPLOY / name).read_text(encoding="utf-8")
         self.variables: dict[str, str] = dict(_VARIABLE.findall(written))
-        self.text = interpolated(written)
+        self.text = interpolated(written).replace("$$", "$")
         self.content: dict[str, Any] = yaml.safe_load(self.text)
         self.services: dict[str, dict[str, Any]] = self.content["services"]
         self.ours = {
@@ -96,7 +97,7 @@ class Composition:
             text = text.replace(there, place)
         for volume in service.get("volumes", ()):
             name, target, *_ = volume.split(":")
-            text = re.sub(rf"(?<![\w/]){target}(?=/)", str(self.folder / name), text)
+            text = re.sub(rf"(?<![\w/]){target}(?![\w-])", str(self.folder / name), text)
         return text
 
     def command_line(self, name: str, further: Mapping[str, str]) -> CommandLine:
@@ -115,7 +116,7 @@ class Composition:
         service = self.file.ours[name]
         command = [self.here(service, each) for each in service["command"]]
         if "entrypoint" in service:
-            run_to_end([*service["entrypoint"], *command])
+            self.run_to_end([*service["entrypoint"], *command], name)
             return
         # A server takes a free port and prints it.
         is_server = command[0] == "serve"
@@ -133,7 +134,16 @@ class Composition:
         assert "healthcheck" not in self.file.ours[name]
         here = self.places[f"{name}:{_PORT}"]
         check = from_dockerfile("HEALTHCHECK")
-        run_to_end([each.replace(f"127.0.0.1:{_PORT}", here) for each in check])
+        self.run_to_end([each.replace(f"127.0.0.1:{_PORT}", here) for each in check], name)
+
+    def run_to_end(self, command: Sequence[str], name: str) -> None:
+        """Run a program of the image with the variables of a service; it must exit with 0."""
+        variables = self.command_line(name, {}).environment({})
+        variables["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        done = subprocess.run(
+            command, env=variables, capture_output=True, text=True, timeout=PATIENCE_S
+        )
+        assert done.returncode == 0, done.stderr
 
     def type(self, typed: str) -> Outcome:
         """Run the command that a person types after `docker compose run`."""
@@ -144,15 +154,6 @@ class Composition:
         return self.command_line("toolbus", {}).run(*here)
 
 
-def run_to_end(command: Sequence[str]) -> None:
-    """Run a Python command of the image; it must exit with 0."""
-    assert command[0] == "python"
-    done = subprocess.run(
-        [sys.executable, *command[1:]], capture_output=True, text=True, timeout=PATIENCE_S
-    )
-    assert done.returncode == 0, done.stderr
-
-
 _Starters: TypeAlias = Mapping[str, Callable[[Composition], None]]
 
 
@@ -161,23 +162,19 @@ def composed(
     file: ComposeFile,
     folder: Path,
     places: Mapping[str, str],
-    key_command: str,
     others: _Starters = MappingProxyType({}),
 ) -> Iterator[Composition]:
-    """Make the key as the guide shows, and start all our services.
+    """Start all our services.
 
     Args:
         file: What to start.
         folder: The parent of the volumes.
         places: This machine's address for each address in the file.
-        key_command: The command that makes the key.
         others: How to start services that are not ours; services without an entry are left out.
     """
     for volume in file.content["volumes"]:
         (folder / volume).mkdir()
     composition = Composition(file, folder, {"0.0.0.0": "127.0.0.1", **places})
-    made = composition.type(key_command)
-    assert made.code == 0, made.err
     with composition.stack:
         for name in file.in_order():
             if name in file.ours:

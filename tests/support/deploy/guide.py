@@ -13,7 +13,6 @@ __all__ = [
     "FOR_KUBERNETES",
     "GUIDE",
     "HOSTS",
-    "KEY_COMMAND",
     "TYPED",
     "TYPED_FOR_MANY",
     "calls_in",
@@ -42,12 +41,11 @@ def _typed_in(section: str) -> list[str]:
 _WITH_COMPOSE = GUIDE.partition("\n## Without Docker\n")[0]
 TYPED, TYPED_FOR_MANY = map(_typed_in, _WITH_COMPOSE.split("\n## Three servers\n"))
 FOR_KUBERNETES = _typed_in(GUIDE.partition("\n## Kubernetes\n")[2].partition("\n## ")[0])
-(KEY_COMMAND,) = (typed for typed in TYPED if " key create " in typed)
 
 
 def calls_in(typed: list[str]) -> list[str]:
     """Return the commands that look around and call."""
-    return [each for each in typed if each.startswith(BY_HAND) and " key " not in each]
+    return [each for each in typed if each.startswith(BY_HAND)]
 
 
 def hosts_in(table: str) -> dict[str, str]:

@@ -131,7 +131,7 @@ def _short_calls(task: int) -> Iterator[PlannedCall]:
 
 def _tokens(project: Project, folder: Path) -> dict[str, str]:
     """Mint tokens from the key in the volume."""
-    show = "docker compose run --rm -T --entrypoint cat toolbus /keys/keys.toml"
+    show = "docker compose run --rm -T --entrypoint cat tokens /keys/keys.toml"
     keys = folder / "keys.toml"
     keys.write_text(project.type(show), encoding="utf-8")
     key = next(iter(KeyRing.load(keys)))

@@ -67,10 +67,10 @@ def selected(selector: Mapping[str, str]) -> list[str]:
     return [name for name, pod in PODS.items() if selector.items() <= pod.labels.items()]
 
 
-def secrets_in(folder: Path) -> dict[str, dict[str, str]]:
-    """The secrets that the generators make of the files."""
+def generated_in(folder: Path, generator: str) -> dict[str, dict[str, str]]:
+    """What a generator of secrets or config maps makes of the files."""
     made: dict[str, dict[str, str]] = {}
-    for each in KUSTOMIZATION["secretGenerator"]:
+    for each in KUSTOMIZATION[generator]:
         values = {name: (folder / name).read_text() for name in each.get("files", ())}
         for name in each.get("envs", ()):
             lines = (folder / name).read_text().splitlines()
@@ -87,29 +87,30 @@ def probes_of(pod: Pod) -> dict[str, dict[str, Any]]:
     return {name: each for name, each in pod.container.items() if name.endswith("Probe")}
 
 
-def secret_at(pod: Pod, path: str) -> str:
-    """The secret that is mounted at a path, with its mode."""
+def volume_at(pod: Pod, path: str) -> dict[str, Any]:
+    """The source of the volume that is mounted at a path, which only the image's group can read."""
     (mount,) = (each for each in pod.container["volumeMounts"] if each["mountPath"] == path)
     assert mount["readOnly"] is True
     (volume,) = (each for each in pod.spec["volumes"] if each["name"] == mount["name"])
-    assert volume["secret"]["defaultMode"] == 0o440
-    name: str = volume["secret"]["secretName"]
-    return name
+    (source,) = (found for kind, found in volume.items() if kind != "name")
+    assert source["defaultMode"] == 0o440
+    assert isinstance(source, dict)
+    return source
 
 
 @dataclass(slots=True)
 class Pods:
-    """What pods would run, with the variables and files that they would have."""
+    """What pods would run, with the variables that they would have."""
 
     folder: Path
     secrets: Mapping[str, Mapping[str, str]]
     places: dict[str, str]
-    """This machine's address for each address in the manifests."""
+    """This machine's address or folder for each one in the manifests."""
     stack: ExitStack = field(default_factory=ExitStack)
 
     def start(self, pod: Pod, name: str) -> str:
         """Start one under a name, and return the first line that it prints."""
-        variables = {key: self._value(pod, each, name) for key, each in pod.variables.items()}
+        variables = {key: self._value(each, name) for key, each in pod.variables.items()}
         if pod is SERVER:
             variables["TOOLBUS_LISTEN_PORT"] = "0"
         command = CommandLine(self.folder, variables)
@@ -118,27 +119,18 @@ class Pods:
         assert line, running.ended().err
         return line
 
-    def _value(self, pod: Pod, variable: Mapping[str, Any], name: str) -> str:
+    def _value(self, variable: Mapping[str, Any], name: str) -> str:
         source = variable.get("valueFrom", {})
         if "fieldRef" in source:
             assert source["fieldRef"] == {"fieldPath": "metadata.name"}
             return name
         if "secretKeyRef" in source:
             secret = source["secretKeyRef"]
-            return self._here(self.secrets[secret["name"]][secret["key"]])
-        return self._mounted(pod, self._here(variable["value"]))
+            return self.here(self.secrets[secret["name"]][secret["key"]])
+        return self.here(variable["value"])
 
-    def _here(self, text: str) -> str:
+    def here(self, text: str) -> str:
+        """Replace what is of the cluster."""
         for there, place in self.places.items():
             text = text.replace(there, place)
         return text
-
-    def _mounted(self, pod: Pod, text: str) -> str:
-        """Put the file of a mounted secret where this machine can have it."""
-        path, _, file = text.rpartition("/")
-        if path not in {each["mountPath"] for each in pod.container["volumeMounts"]}:
-            return text
-        place = self.folder / secret_at(pod, path)
-        place.mkdir(exist_ok=True)
-        (place / file).write_text(self.secrets[place.name][file])
-        return str(place / file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -52,9 +53,9 @@ class WebServer:
 
 @asynccontextmanager
 async def web_server(
-    answer: Callable[[Seen], Answer | Awaitable[Answer]],
+    answer: Callable[[Seen], Answer | Awaitable[Answer]], tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[WebServer]:
-    """Serve on a free port of 127.0.0.1 until the block ends."""
+    """Serve on a free port of 127.0.0.1 until the block ends; with TLS by a context for it."""
     running = WebServer(answer)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -72,7 +73,7 @@ async def web_server(
             if running.open_connections == 0:
                 running.all_closed.set()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=tls)
     running.port = server.sockets[0].getsockname()[1]
     try:
         yield running

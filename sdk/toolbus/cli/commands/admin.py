@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -85,15 +86,30 @@ def _revoke(
         str | None, typer.Option(help="Issuer of these tokens, instead of its alias in NAME.")
     ] = None,
     jti: Annotated[str | None, typer.Option(help="Revoke only the token with this id.")] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="When the last life of that token ends, as its claim `until` says: in seconds "
+            "since the epoch, or as 2027-01-31T12:00:00Z. The revocation is stored until then, and "
+            "by default for 400 days.",
+        ),
+    ] = None,
 ) -> None:
     """Revoke all present tokens of a name, or one token, in every room."""
     if jti is None and participant is None:
         raise UsageError("name the tokens: NAME or ALIAS/NAME, or --jti ID for a single one")
     if jti is not None and (participant is not None or issuer is not None):
         raise UsageError("--jti selects a single token: omit NAME and --issuer")
-    given = {"jti": jti, "name": participant, "issuer": issuer}
+    if until is not None and jti is None:
+        raise UsageError("--until is for one token: write it beside --jti")
+    ends_at = None if until is None else _read_time(until)
+    given = {"jti": jti, "name": participant, "issuer": issuer, "until": ends_at}
     selected = {name: value for name, value in given.items() if value is not None}
     done = in_room(options, lambda room: room.admin("revoke", **selected))
+    if done.get("stored") is False:
+        text = "the revocation counts until the server restarts: its state cannot be written now"
+        typer.echo(text, err=True)
     if done.get("unknown_issuer"):
         error = NotFound(
             f"no key of the server has the issuer {shown(issuer)}: the revocation is stored, and "
@@ -104,6 +120,22 @@ def _revoke(
         step = "--issuer is the `iss` of a key of the server, not its alias; or write ALIAS/NAME"
         raise with_step(error, step)
     _print(options, done, f"revoked; closed {counted(done['closed'], 'connection')}")
+
+
+def _read_time(text: str) -> float:
+    """Return seconds since the epoch. Raises UsageError."""
+    try:
+        return float(text) if text.replace(".", "", 1).isdigit() else _of_date(text)
+    except ValueError:
+        raise UsageError(
+            f"--until {shown(text)} is no time: write seconds since the epoch, or"
+            " 2027-01-31T12:00:00Z"
+        ) from None
+
+
+def _of_date(text: str) -> float:
+    found = datetime.fromisoformat(text)
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
 def _print(options: RoomOptions, facts: dict[str, Any], text: str) -> None:

@@ -1,8 +1,8 @@
 """`toolbus doctor`: checks everything that joining a room needs, and suggests repairs.
 
-It checks in this order: settings, key, token, port, ready, clock, room, grants. Checks whose
-precondition failed are skipped. The checks of `--redis` come from the server package, those of
-`--sandbox` from the toolkits.
+It checks in this order: settings, key, token, port, ready, clock, room, renewal, grants. Checks
+whose precondition failed are skipped. The checks of `--redis` come from the server package, those
+of `--sandbox` from the toolkits.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from email import message_from_string
 from email.utils import parsedate_to_datetime
 from importlib.metadata import entry_points
 from itertools import groupby
+from math import inf
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -31,7 +32,7 @@ from toolbus.auth.keys import KeyRing
 from toolbus.auth.participant_names import name_fault
 from toolbus.auth.token_limits import LEEWAY_S
 from toolbus.cli.arguments import read_file
-from toolbus.cli.columns import show_columns
+from toolbus.cli.columns import show_columns, span_text
 from toolbus.cli.room_options import RoomOptions, joins_a_room
 from toolbus.client.connect_errors import (
     certificate_text,
@@ -43,6 +44,9 @@ from toolbus.client.connect_errors import (
 from toolbus.diagnostics.checks import CHECKS, Check, CheckFailed, Finding, run_checks
 from toolbus.diagnostics.exit_codes import ExitCode, UsageError, certificate_step
 from toolbus.diagnostics.join_errors import (
+    TokenExpired,
+    key_id_text,
+    last_life_left_s,
     lifetime_text,
     read_claims,
     read_token,
@@ -61,6 +65,13 @@ __all__ = ["check_room", "doctor"]
 
 _TIMEOUT_S = 5.0
 _CLOCK_SKEW_S = 5.0
+_KEY_SET_AGE = re.compile(
+    r'^toolbus_key_set_age_seconds\{issuer="([^"\n]{1,128})"\} (\+Inf|[0-9.e+-]{1,24})$',
+    re.MULTILINE,
+)
+_OLD_KEY_SET_S = 900.0
+"""Three requests of the server have failed by then."""
+_MAX_METRICS_BYTES = 262_144
 _LATEST_TIME = 253_402_300_799  # the last second of the year 9999
 
 
@@ -72,8 +83,14 @@ class _Context:
     target: RoomSettings | None = None
     settings: RoomSettings | None = None
     claims: dict[str, Any] = field(default_factory=dict)
+    key_id: str = ""
+    """The id of the key that signed the token."""
     server_time_s: float | None = None
     joined: bool = False
+    until: float | None = None
+    """When the last life of the token ends, by the server; None if it gives it no further one."""
+    scope: ApiScope | None = None
+    """The grants by which it joined."""
 
 
 _RedisFlag = Annotated[
@@ -98,7 +115,7 @@ _SandboxFlag = Annotated[
 def doctor(options: RoomOptions, redis: _RedisFlag = None, sandbox: _SandboxFlag = False) -> None:
     """Check settings, connection and grants, and suggest repairs.
 
-    The checks are of settings, key, token, port, server, clock, room and grants.
+    The checks are of settings, key, token, port, server, clock, room, renewal and grants.
     """
     holds: list[list[str]] = []
     if sandbox:
@@ -217,11 +234,15 @@ async def _check_key(context: _Context) -> str:
 async def _check_token(context: _Context) -> str:
     assert context.settings is not None
     try:
-        claims = context.claims = read_claims(await read_token(context.settings))
+        jwt = await read_token(context.settings)
+        claims = context.claims = read_claims(jwt)
     except UsageError as mistake:
         raise CheckFailed(mistake.message, "`toolbus token create` creates one") from None
+    context.key_id = key_id_text(jwt)
+    # Without rooms it is of an identity provider: a rule of the server decides name and rooms.
+    is_own = "room" in claims
     fault = name_fault(claims.get("sub"))
-    if fault is not None:
+    if fault is not None and is_own:
         raise CheckFailed(
             f"the name in the token {fault}", "`toolbus token create --name NAME` creates a new one"
         )
@@ -232,11 +253,14 @@ async def _check_token(context: _Context) -> str:
         )
     now = time.time()
     lifetime = lifetime_text(expires_at, now)
-    if not lifetime:
+    left_s = last_life_left_s(claims) or -LEEWAY_S
+    if not lifetime and left_s <= -LEEWAY_S:
         raise CheckFailed(
             f"the token expired {round(now - expires_at)} s ago",
             "create a new one: `toolbus token create`",
         )
+    if not is_own:
+        return f"for {claims.get('sub')!r}, which needs a rule of the server, {lifetime}"
     room = context.settings.room
     rooms = token_rooms(claims)
     if not matches_room(rooms, room):
@@ -244,6 +268,9 @@ async def _check_token(context: _Context) -> str:
             f"the token is for {rooms_text(rooms)}, not for room {room}",
             f"`toolbus token create --room {room}`, or use another --room",
         )
+    if left_s > -LEEWAY_S:
+        first = lifetime or "its first life is over"
+        lifetime = f"{first}; {lifetime_text(now + left_s, now)} while it is used (`until`)"
     return f"for {claims.get('sub')!r} in {rooms_text(rooms)}, {lifetime}"
 
 
@@ -294,15 +321,32 @@ async def _check_ready(context: _Context) -> str:
     if " 404 " in f"{status} " and not text.startswith(("leaving", "not ready")):
         raise CheckFailed("the server, or a proxy, shows no readiness", "", status="skip")
     if " 200 " in f"{status} " and "without" not in text:
-        return "accepts participants"
+        return "accepts participants" + await _key_set_ages(url)
     repair = ""
     if "Redis" in text or "another release" in text:
         repair = "`toolbus doctor --redis URL` checks the Redis of the server, from its machine"
     raise CheckFailed(text or status, repair, status="warn")
 
 
-async def _http_response(url: str, path: str) -> str:
-    """Request a path without a token, and return the response.
+async def _key_set_ages(url: str) -> str:
+    """Return how old the key sets of the server are, by its metrics; empty if it shows none."""
+    try:
+        metrics = await _http_response(url, "/metrics", _MAX_METRICS_BYTES)
+    except OSError:
+        return ""
+    ages = {found[1]: float(found[2]) for found in _KEY_SET_AGE.finditer(metrics)}
+    texts = []
+    for issuer, age_s in ages.items():
+        age = "was not fetched yet" if age_s == inf else f"is {age_s:.0f} s old"
+        texts.append(f"the key set of {issuer} {age}")
+    if any(age_s > _OLD_KEY_SET_S for age_s in ages.values()):
+        text = "the log of the server has the reason; its keys that are new are not accepted"
+        raise CheckFailed("; ".join(texts), text, status="warn")
+    return "".join(f"; {text}" for text in texts)
+
+
+async def _http_response(url: str, path: str, most: int = 16_384) -> str:
+    """Request a path without a token, and return the first bytes of the response.
 
     Addresses are chosen as for a websocket: one that does not answer gives way to the next.
     """
@@ -326,7 +370,7 @@ async def _http_response(url: str, path: str) -> str:
             writer.write(request.encode())
             response = b""
             # It may be of whatever listens there.
-            while not _is_complete(response) and len(response) < 16_384:
+            while not _is_complete(response) and len(response) < most:
                 part = await reader.read(4_096)
                 if not part:
                     break
@@ -367,15 +411,27 @@ async def _check_room(context: _Context) -> str:
             RoomClient(**context.options.choices(), locked=False) as room,
         ):
             context.joined = True
+            context.scope = room.grants
+            until = room._entered.checked_welcome.facts.get("until")
+            if isinstance(until, int | float) and 0 < until <= _LATEST_TIME:
+                context.until = until
             return f"joined {room.room} as {room.me.full_name}"
     except PermissionDenied as error:
-        raise CheckFailed(error.message, _room_repair(error)) from None
+        repair = _room_repair(error)
+        if "room" not in context.claims and error.details.get("status") == 401:
+            repair = (
+                "the log of the server has the reason, such as no_rule: `toolbus token inspect"
+                " TOKEN --keys FILE` with the key file of the server shows what is wrong"
+            )
+        raise CheckFailed(error.message, repair) from None
     except (RoomException, TimeoutError) as error:
         found = str(error) or "the server did not accept the connection in time"
         raise CheckFailed(found, "check the server's log") from None
 
 
 def _room_repair(error: PermissionDenied) -> str:
+    if isinstance(error, TokenExpired):
+        return error.next_step
     match error.details.get("status"):
         case 401:
             return (
@@ -390,13 +446,45 @@ def _room_repair(error: PermissionDenied) -> str:
     return "create a new token: `toolbus token create`"
 
 
+async def _check_renewal(context: _Context) -> str:
+    """Find for how long the participant can go on, and what it needs for that."""
+    settings, claims = context.settings, context.claims
+    assert settings is not None
+    if settings.keys is not None:
+        return "makes new tokens itself, for as long as the server trusts its key"
+    if context.until is not None:
+        life_s = claims["exp"] - claims["iat"]
+        return (
+            f"can go on until {_time_text(context.until)} without a newer token, while the server"
+            f" stores its state and trusts key {context.key_id!r}; not after {span_text(life_s)}"
+            " without a connection"
+        )
+    text = f"can go on until {_time_text(claims['exp'])}"
+    if last_life_left_s(claims) is not None:
+        repair = "start the server with --state FOLDER, or with --redis"
+        unused = "no further life is given, since the server stores no state"
+        raise CheckFailed(f"{text}; {unused}", repair, status="warn")
+    if not settings.renewable:
+        return f"{text}; {settings.token_from} is not read again"
+    writer = ", which the kubelet writes" if "kubernetes.io" in claims else ""
+    return f"{text}; by then {settings.token_from} has to be a newer one{writer}"
+
+
+def _time_text(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+
+
 async def _check_grants(context: _Context) -> str:
-    try:
-        scope = ApiScope.from_claims(context.claims.get("api", {}))
-    except ValueError as error:
-        raise CheckFailed(
-            f"the grants are not valid: {error_text(error)}", "`toolbus token create`"
-        ) from None
+    scope = context.scope
+    if "room" in context.claims:
+        try:
+            scope = ApiScope.from_claims(context.claims.get("api", {}))
+        except ValueError as error:
+            raise CheckFailed(
+                f"the grants are not valid: {error_text(error)}", "`toolbus token create`"
+            ) from None
+    if scope is None:
+        raise CheckFailed("a rule of the server decides the grants", "", status="skip")
     agents = scope.agents
     tools = ", ".join(agents.allow)
     if agents.deny:
@@ -442,5 +530,6 @@ _CHECKS = (
     Check("ready", _check_ready, ExitCode.UNAVAILABLE, ("port",)),
     Check("clock", _check_clock, ExitCode.REFUSED, ("port",)),
     Check("room", _check_room, ExitCode.REFUSED, ("token", "port")),
+    Check("renewal", _check_renewal, ExitCode.REFUSED, ("room",)),
     Check("grants", _check_grants, ExitCode.REFUSED, ("token",)),
 )

@@ -8,36 +8,42 @@ import shlex
 import stat
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from toolbus.atomic_file import write_atomically
-from toolbus.auth.grants import GRANTS, AgentsGrant, ApiScope
-from toolbus.auth.jws import read_header
+from toolbus.auth.grant_options import FLAGS, read_scope
 from toolbus.auth.keys import KeyRing
-from toolbus.auth.participant_names import name_fault
+from toolbus.auth.participant_names import full_name, name_fault
 from toolbus.auth.tokens import (
+    LEEWAY_S,
     MAX_JWT_BYTES,
     MAX_TOKEN_LIFE_S,
+    MAX_UNTIL_S,
     ParticipantToken,
     RefusalReason,
     TokenRefused,
 )
-from toolbus.chunks.json_values import cut, shown
 from toolbus.cli.completion import complete_grant, complete_preset
 from toolbus.cli.error_report import reporting, writing
-from toolbus.cli.suggestions import nearest
+from toolbus.diagnostics.checks import CHECKS
 from toolbus.diagnostics.exit_codes import UsageError
-from toolbus.diagnostics.join_errors import expired_for_s, lifetime_text, read_claims
+from toolbus.diagnostics.join_errors import (
+    expired_for_s,
+    expiry_text,
+    key_id_text,
+    lifetime_text,
+    read_claims,
+    rooms_text,
+)
 from toolbus.diagnostics.user_code_errors import error_text
 from toolbus.errors import PermissionDenied
-from toolbus.settings import DEV_KEYS_FILE, PRESETS, home_of, read_token_file, token_or_file
-from toolbus.untrusted_text import SHOWN_CHARS, json_text, one_line
+from toolbus.settings import DEV_KEYS_FILE, home_of, read_token_file, token_or_file
+from toolbus.untrusted_text import json_text, one_line
 
 __all__ = ["read_duration_s", "token"]
 
@@ -52,6 +58,7 @@ _REASONS: MappingProxyType[RefusalReason, str] = MappingProxyType(
         "alg_none": "it is not signed",
         "no_kid": "its header has no key id (kid)",
         "unknown_kid": "none of these keys has its key id (kid)",
+        "no_key_set": "the key set of its issuer could not be read yet",
         "wrong_alg": "its signature algorithm is not that of the key",
         "bad_signature": "its signature does not match the key",
         "wrong_audience": "its audience is not toolbus",
@@ -62,10 +69,13 @@ _REASONS: MappingProxyType[RefusalReason, str] = MappingProxyType(
         "not_yet_valid": "it is not valid yet",
         "expired": "it has expired",
         "bad_jti": "its id is not valid",
+        "bad_until": "its last time (until) is before its expiry, later than 400 days, or it has no"
+        " id (jti)",
         "bad_name": "its participant name is not valid (PROTOCOL.md, TOKEN-7)",
         "bad_role": "its role is not valid (PROTOCOL.md, TOKEN-7)",
         "bad_room": "its rooms are not valid",
         "bad_grants": "its grants are not valid",
+        "no_rule": "no [[rule]] of its issuer matches its claims",
     }
 )
 
@@ -113,6 +123,13 @@ _Grants = Annotated[
     ),
 ]
 _Ttl = Annotated[str, typer.Option(help="Lifetime, for example 90s, 15m or 1h; at most 1d.")]
+_Until = Annotated[
+    str | None,
+    typer.Option(
+        help="How long it may live while it is used, for example 90d; at most 400d. --ttl is then "
+        "one life: a server that keeps state gives it another one as long as it is connected."
+    ),
+]
 _JsonErrors = Annotated[bool, typer.Option("--json", help="Print errors as JSON.")]
 
 
@@ -126,31 +143,46 @@ def _create(  # noqa: PLR0913 - a parameter for each flag
     grant: _Grants = None,
     role: Annotated[str, typer.Option(help="Role of the participant, visible to others.")] = "user",
     ttl: _Ttl = "1h",
+    until: _Until = None,
     keys: _KeysFlag = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Write the token to this file, which only you can read; print nothing."),
     ] = None,
+    if_needed: Annotated[
+        bool,
+        typer.Option(
+            help="Leave the file of --out as it is while it has such a token, by one of these keys,"
+            " in the first 80 % of its --ttl. For services that start again."
+        ),
+    ] = False,
     json: _JsonErrors = False,
 ) -> None:
     """Create a token and print only the token."""
     with reporting(as_json=json, local=True):
+        if if_needed and out is None:
+            raise UsageError("--if-needed is for a file: name it with --out FILE")
         ring = _load(keys or home_of(os.environ) / DEV_KEYS_FILE)
         rooms = room or [os.environ.get("TOOLBUS_ROOM") or "main"]
         try:
             key = ring.signing_key
             if key is None:
                 raise ValueError("none of these keys can sign: they are public keys")
-            grants = _read_grants(grant or (), allow or (), deny or ())
-            scope = _add_grants(_preset(preset, has_grants=bool(allow or grant)), grants)
+            scope = read_scope(preset, grant or (), allow or (), deny or (), syntax=FLAGS)
             made = ParticipantToken(name=name, room=rooms, role=role, api=scope)
             ttl_s = read_duration_s(ttl)
             if not 0 < ttl_s <= MAX_TOKEN_LIFE_S:
                 raise ValueError(f"--ttl {ttl} is not valid: it must be more than 0 and at most 1d")
-            jwt = made.to_jwt(key, ttl_s=ttl_s)
+            until_s = None if until is None else read_duration_s(until)
+            if until_s is not None and not ttl_s < until_s <= MAX_UNTIL_S:
+                text = "it must be longer than --ttl, and at most 400d"
+                raise ValueError(f"--until {until} is not valid: {text}")
+            jwt = made.to_jwt(key, ttl_s=ttl_s, until_s=until_s)
         except ValueError as error:
             raise UsageError(f"no token was created: {error_text(error)}") from error
         if out is not None:
+            if if_needed and _is_good(out, jwt, ring):
+                return
             with writing(out):
                 write_atomically(out, f"{jwt}\n".encode(), mode=0o600)
             return
@@ -176,29 +208,39 @@ def _inspect(
     with reporting(as_json=json, local=True):
         text = _read_text(jwt)
         claims = read_claims(text)
-        typer.echo(f"key id (kid): {_key_id(text)}", err=True)
+        typer.echo(f"key id (kid): {key_id_text(text)}", err=True)
         if keys is None:
             state = "not checked"
             if (ago_s := expired_for_s(claims)) is not None:
-                state = f"{state}, expired {round(ago_s)} s ago"
+                state = f"{state}, {expiry_text(claims, ago_s).removeprefix('it ')}"
             typer.echo(f"{state}: --keys FILE checks the token", err=True)
             fault = name_fault(claims.get("sub"))
-            if fault is not None:
+            # Without rooms it is of an identity provider: a rule of the server decides its name.
+            if fault is not None and "room" in claims:
                 typer.echo(f"no server accepts this token: the name (sub) {fault}", err=True)
         else:
-            _check(text, _load(keys))
+            _check(text, _with_key_sets(_load(keys)))
         typer.echo(json_text(claims, indent=2))
 
 
-def _preset(preset: str | None, *, has_grants: bool) -> ApiScope:
-    if preset is not None:
-        if preset in PRESETS:
-            return PRESETS[preset]()
-        raise ValueError(f"preset {preset!r} does not exist: use one of {', '.join(PRESETS)}")
-    if has_grants:
-        return ApiScope()
-    text = f"--preset {', '.join(PRESETS)}, --allow 'toolkit.*', or --grant NAME"
-    raise ValueError(f"a token needs grants: {text}")
+def _is_good(path: Path, new: str, keys: KeyRing) -> bool:
+    """Whether a file has a token that is as good as a new one, so that it need not be replaced.
+
+    Whether a token with `until` was given a further life is not known here: after its first one it
+    is replaced.
+    """
+    try:
+        old = ParticipantToken.from_jwt(read_token_file(path), keys)
+    except (OSError, ValueError, TokenRefused):
+        return False
+    wanted = ParticipantToken.from_jwt(new, keys)
+    for name in ("name", "room", "role", "api"):
+        if getattr(old, name) != getattr(wanted, name):
+            return False
+    life_s = old.expires_at - old.issued_at
+    # Participants read the file again at 80 % of a life, and then need a newer token.
+    is_new = time.time() < old.issued_at + 0.8 * life_s
+    return is_new and (old.until is None) == (wanted.until is None)
 
 
 def read_duration_s(text: str) -> float:
@@ -260,111 +302,42 @@ def _read_text(given: str) -> str:
         raise UsageError(str(error)) from error
 
 
-def _key_id(jwt: str) -> str:
-    try:
-        key_id = read_header(jwt).get("kid")
-    except (ValueError, LookupError):
-        key_id = None
-    if key_id is None:
-        return "none"
-    return one_line(str(key_id), SHOWN_CHARS)
-
-
 def _check(jwt: str, keys: KeyRing) -> None:
     try:
-        verified = ParticipantToken.from_jwt(jwt, keys)
+        verified = ParticipantToken.from_jwt(jwt, keys, allow_extended=True)
     except TokenRefused as refused:
         # The owner of the keys may know the reason; a server tells it to no client.
         text = f"the token is not valid: {_REASONS[refused.reason]} ({refused.reason})"
         raise PermissionDenied(text) from refused
-    text = lifetime_text(verified.expires_at, time.time())
-    typer.echo(f"the token is valid: {text or 'until now'}", err=True)
-
-
-# The values of --grant: the name of a grant, with a value where it has one. Patterns and names in
-# values are checked when they become part of an `ApiScope`.
-
-_TOOLKITS = ("patterns of toolkit names", "'my*'")
-_TOOLS = ("patterns of tools", "'files.*'")
-_VALUES = {
-    "agents.act_for": ("names of participants, or alias/name", "'*'"),
-    "agents.register": _TOOLKITS,
-    "agents.builders": _TOOLKITS,
-}
-"""What a grant has as values, and an example; for other grants `_TOOLS`."""
-_AGENTS = "agents."
-
-
-def _read_grants(
-    given: Iterable[str], allow: Sequence[str], deny: Sequence[str]
-) -> dict[str, tuple[str, ...]]:
-    """Return the values of each grant, in the order given; none for a grant that has no values.
-
-    --allow implies to list and to call.
-
-    Raises:
-        ValueError: There is no such grant, or its value is missing or not allowed.
-    """
-    found: dict[str, tuple[str, ...]] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        _check_grant(name, equals, value)
-        found.setdefault(name, ())
-        if equals:
-            found[name] += (value,)
-    if allow:
-        found |= {"agents.use_tools": (), "agents.call": ()}
-    for name, patterns in (("agents.allow", allow), ("agents.deny", deny)):
-        if patterns:
-            found[name] = (*patterns, *found.get(name, ()))
-    return found
-
-
-def _check_grant(name: str, equals: str, value: str) -> None:
-    if name not in GRANTS:
-        raise ValueError(f"there is no grant {shown(name)}: {_suggestion(name)}")
-    if not GRANTS[name]:
-        if equals:
-            raise ValueError(f"the grant {name} has no value: write --grant {name}")
+    now = time.time()
+    text = lifetime_text(verified.expires_at, now) or "until now"
+    if verified.until is not None:
+        left = lifetime_text(verified.until, now)
+        text = f"{text} in its first life; {left} while it is used"
+        if verified.expires_at + LEEWAY_S <= now:
+            text = f"its first life is over: it is valid if it was used since; {left}"
+    typer.echo(f"the token is valid: {text}", err=True)
+    issuer = keys.issuers.get(verified.issuer)
+    rule = None if issuer is None else issuer.rule_of(read_claims(jwt))
+    if issuer is None or rule is None:
         return
-    kind, example = _VALUES.get(name, _TOOLS)
-    if not value:
-        raise ValueError(f"the grant {name} has {kind}: write for example --grant {name}={example}")
-    if "," in value and name != "agents.act_for":
-        first = cut(value.partition(",")[0])
-        raise ValueError(f"give each value its own --grant: --grant {name}={first} --grant ...")
+    name = full_name(verified.name, issuer.alias or "")
+    for line in (
+        f"rule {rule.number}: {json_text(dict(rule.match))}",
+        f"identity: {one_line(name)} (issuer {issuer.iss}), role {verified.role}",
+        f"{rooms_text(verified.room)}; grants: {json_text(verified.api.to_claims())}",
+    ):
+        typer.echo(line, err=True)
 
 
-def _suggestion(name: str) -> str:
-    if _AGENTS + name in GRANTS:
-        return f"did you mean {_AGENTS}{name}?"
-    short = [grant.removeprefix(_AGENTS) for grant in GRANTS if grant.startswith(_AGENTS)]
-    if near := nearest(name, GRANTS):
-        return f"did you mean {near[0]}?"
-    if near := nearest(name, short):
-        return f"did you mean {_AGENTS}{near[0]}?"
-    return f"the grants are {', '.join(sorted(GRANTS))}"
-
-
-def _add_grants(scope: ApiScope, grants: Mapping[str, tuple[str, ...]]) -> ApiScope:
-    """Return a scope with further grants.
-
-    Values are added to those that the scope has. They replace the default `*` of `agents.allow` and
-    `agents.register`, so that they narrow it.
-
-    Raises:
-        ValueError: A pattern or name is invalid.
-    """
-    agents: dict[str, Any] = {}
-    others: dict[str, Any] = {}
-    for name, values in grants.items():
-        short = name.removeprefix(_AGENTS)
-        owner, changes = (scope.agents, agents) if short != name else (scope, others)
-        if not GRANTS[name]:
-            changes[short] = True
-            continue
-        present = getattr(owner, short)
-        if present == getattr(AgentsGrant(), short, ()):
-            present = ()
-        changes[short] = tuple(dict.fromkeys((*present, *values)))
-    return replace(scope, agents=replace(scope.agents, **agents), **others)
+def _with_key_sets(keys: KeyRing) -> KeyRing:
+    """Return the keys with the key sets at addresses, which are fetched by the server's package."""
+    if not any(issuer.is_remote for issuer in keys.issuers.values()):
+        return keys
+    for entry in entry_points(group=CHECKS, name="key_sets"):
+        try:
+            filled: KeyRing = entry.load()(keys)
+        except ValueError as error:
+            raise UsageError(str(error)) from error
+        return filled
+    raise UsageError("what fetches key sets is not installed: pip install 'toolbus[server]'")

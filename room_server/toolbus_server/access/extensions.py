@@ -1,0 +1,119 @@
+"""Extensions: tokens with `until` that are valid beyond their `exp`, since they are in use.
+
+The lives of a token follow each other without a gap, each as long as the first. While it has a
+connection, it is given the next one; so all servers of a bus come to the same times. What is noted
+is the end of a life by issuer and token id, and it is stored for a restart and for other servers.
+Time is passed in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from math import ceil
+from typing import Protocol, TypeAlias
+from zlib import crc32
+
+from toolbus.auth.tokens import LEEWAY_S, VerifiedToken
+
+__all__ = [
+    "ExtensionStore",
+    "Extensions",
+    "StateUnavailable",
+    "TokenKey",
+    "extended_at",
+    "key_of",
+    "next_end",
+    "renewed_at",
+]
+
+TokenKey: TypeAlias = tuple[str, str]
+"""The issuer and the id of a token."""
+_RENEWED_AFTER = 0.8
+_SPREAD = 0.05
+
+
+class StateUnavailable(OSError):
+    """The state of tokens cannot be read or written now."""
+
+
+class ExtensionStore(Protocol):
+    """Where extensions are stored."""
+
+    def read(self, key: TokenKey) -> Awaitable[float | None]:
+        """Return the end of the last life that is stored. Raises `StateUnavailable`."""
+
+    def write(self, ends: Mapping[TokenKey, float]) -> None:
+        """Store ends of lives, sooner or later: it tries again until it can."""
+
+
+def key_of(token: VerifiedToken) -> TokenKey:
+    """Return the key of a token."""
+    return token.issuer, token.jti
+
+
+def next_end(token: VerifiedToken, end: float, now: float) -> float:
+    """Return when the life ends that follows one which ends at `end`, and is not over now."""
+    life_s = token.expires_at - token.issued_at
+    assert token.until is not None
+    lives = max(1, ceil((now - end) / life_s))
+    return min(end + lives * life_s, token.until)
+
+
+def renewed_at(token: VerifiedToken, end: float) -> float:
+    """Return when a newer token is asked for: after 80 % of the life that ends at `end`."""
+    return end - (1 - _RENEWED_AFTER) * (token.expires_at - token.issued_at)
+
+
+def extended_at(token: VerifiedToken, end: float) -> float:
+    """Return when the next life is noted: after 80 to 85 % of the life that ends at `end`.
+
+    Thousands of tokens that were issued together would otherwise be verified at one moment.
+    """
+    spread = crc32(token.jti.encode()) / 2**32 * _SPREAD
+    return renewed_at(token, end) + spread * (token.expires_at - token.issued_at)
+
+
+class Extensions:
+    """The extensions that one server knows, and stores.
+
+    Args:
+        store: Where they are stored.
+    """
+
+    def __init__(self, store: ExtensionStore) -> None:
+        self._store = store
+        self._ends: dict[TokenKey, float] = {}
+        self._cleaned_at = 0.0
+
+    def __len__(self) -> int:
+        """Return how many tokens are known that have been extended."""
+        return len(self._ends)
+
+    def __iter__(self) -> Iterator[tuple[TokenKey, float]]:
+        """Return each known key with the end of its last life."""
+        return iter(tuple(self._ends.items()))
+
+    def end_of(self, token: VerifiedToken) -> float:
+        """Return when the current life of a token ends, as far as it is known here."""
+        return max(token.expires_at, self._ends.get(key_of(token), 0.0))
+
+    def extend(self, token: VerifiedToken, now: float) -> float:
+        """Note that a token that is in use is good for another life; return its end."""
+        end = next_end(token, self.end_of(token), now)
+        self.learn({key_of(token): end}.items(), now)
+        self._store.write({key_of(token): end})
+        return end
+
+    def learn(self, ends: Iterable[tuple[TokenKey, float]], now: float) -> None:
+        """Add what is stored, or what another server has noted."""
+        for key, end in ends:
+            self._ends[key] = max(end, self._ends.get(key, 0.0))
+        if now - self._cleaned_at > LEEWAY_S:  # each minute, as a life may be that short
+            self._cleaned_at = now
+            self._ends = {key: end for key, end in self._ends.items() if end + LEEWAY_S > now}
+
+    async def read(self, key: TokenKey, now: float) -> None:
+        """Learn what is stored of a token. Raises `StateUnavailable`."""
+        end = await self._store.read(key)
+        if end is not None:
+            self.learn([(key, end)], now)

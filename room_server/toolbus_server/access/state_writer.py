@@ -1,0 +1,89 @@
+"""Writes what has to outlive this process: in batches, in the background, until it succeeds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from toolbus.bounded_logging import bounded_logger
+from toolbus_server.access.extensions import StateUnavailable, TokenKey
+from toolbus_server.access.revocations import Revocation
+
+__all__ = ["StateBatch", "StateWriter"]
+
+_RETRY_S = 1.0
+_logger = bounded_logger(__name__)
+
+
+@dataclass
+class StateBatch:
+    """What is written at once."""
+
+    ends: dict[TokenKey, float] = field(default_factory=dict)
+    """The ends of the lives of tokens."""
+    revocations: list[Revocation] = field(default_factory=list)
+
+
+class StateWriter:
+    """Writes in the order in which it is asked to; nothing waits for it but `is_written`.
+
+    Args:
+        write: Writes a batch, whole or not at all. Raises `StateUnavailable`.
+        where: Where it writes, for the log.
+    """
+
+    def __init__(self, write: Callable[[StateBatch], Awaitable[None]], where: str) -> None:
+        self._write = write
+        self._where = where
+        self._waiting = StateBatch()
+        self._task: asyncio.Task[None] | None = None
+        self.failures = 0
+        """How many attempts have failed."""
+
+    def add_end(self, key: TokenKey, end: float) -> None:
+        """Write the end of the last life of a token."""
+        self._waiting.ends[key] = end
+        self._start()
+
+    def add_revocation(self, revocation: Revocation) -> None:
+        """Write a revocation."""
+        self._waiting.revocations.append(revocation)
+        self._start()
+
+    async def is_written(self, limit_s: float) -> bool:
+        """Wait until all is written, within a limit; return whether it is."""
+        if self._task is not None:
+            await asyncio.wait([self._task], timeout=limit_s)
+        return self._task is None or self._task.done()
+
+    async def aclose(self, limit_s: float) -> None:
+        """Write what waits, within a limit."""
+        if not await self.is_written(limit_s) and self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    def _start(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        has_failed = False
+        while self._waiting.ends or self._waiting.revocations:
+            batch, self._waiting = self._waiting, StateBatch()
+            try:
+                await self._write(batch)
+            except StateUnavailable as error:
+                later = self._waiting
+                self._waiting = StateBatch(
+                    batch.ends | later.ends, batch.revocations + later.revocations
+                )
+                self.failures += 1
+                if not has_failed:
+                    _logger.error(
+                        "the state of tokens is not written to %s: %s", self._where, error
+                    )
+                has_failed = True
+                await asyncio.sleep(_RETRY_S)
+        if has_failed:
+            _logger.warning("the state of tokens is written to %s again", self._where)

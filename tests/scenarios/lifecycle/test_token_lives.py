@@ -1,0 +1,367 @@
+"""Tokens with `until`: they live while they are used, over restarts, and end when they are not."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from support.clients.forged_tokens import HEADER, signed
+from support.clients.forged_tokens import KEY as FORGED
+from support.clients.handshakes import ask, claims
+from support.clients.living_tokens import LIFE_S, MovedClock, living
+from support.clients.raw_client import bearer, raw_participant
+from support.clients.raw_requests import next_of
+from support.nodes.cluster import until_listed
+from support.patience import PATIENCE_S
+from support.redis.server import RedisServer, free_port, redis_server
+from support.rooms.events import until
+from toolbus import ApiScope, Key, KeyRing, RoomClient, Toolkit, tool
+from toolbus.auth.jws import read_unverified
+from toolbus.auth.tokens import LEEWAY_S
+from toolbus.errors import PermissionDenied
+from toolbus.wire import Notice
+from toolbus_server.access.state_file import FolderUnavailable, StateFolder
+from toolbus_server.access.state_writer import StateBatch, StateWriter
+from toolbus_server.settings import ServerSettings
+from toolbus_server.testing import TestServer, running_nodes, running_server
+
+KEY = Key.generate(kid="first", iss="acme", alias="acme", alg="EdDSA")
+NEWER = Key.generate(kid="second", iss="acme", alias="acme", alg="EdDSA")
+
+
+@tool
+async def double(number: int) -> int:
+    return 2 * number
+
+
+@asynccontextmanager
+async def serving(clock: MovedClock, state: Path | None) -> AsyncIterator[TestServer]:
+    settings = ServerSettings(keys=KeyRing([]), port=free_port(), drain_s=0.2, state=state)
+    async with running_server(key=KEY, settings=settings, clock=clock) as server:
+        yield server
+
+
+def joined(server: TestServer, jwt: str) -> RoomClient:
+    return RoomClient(server.url, room="lab", token=jwt)
+
+
+async def is_refused(server: TestServer, jwt: str) -> bool:
+    try:
+        async with joined(server, jwt):
+            return False
+    except PermissionDenied:
+        return True
+
+
+async def restart(server: TestServer) -> None:
+    await server.server.stop()
+    await server.server.start()
+
+
+async def test_sixty_lives_with_calls_restarts_and_rotations(tmp_path: Path) -> None:
+    """TOKEN-8: no call fails."""
+    clock = MovedClock()
+    tokens = [living(KEY, name, clock.now(), lives=60) for name in ("host", "caller")]
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        serving(clock, tmp_path) as server,
+        joined(server, tokens[0]) as host,
+        host.host(Toolkit("kit", [double]), public=True),
+        joined(server, tokens[1]) as caller,
+    ):
+        for life in range(58):
+            if life in (20, 40):
+                await restart(server)
+            if life in (10, 30):  # the public half of the old key stays
+                server.server.trust(KeyRing([NEWER, KEY.public_half()]))
+            for part in range(3):
+                clock.move(LIFE_S / 3)
+                number = 3 * life + part
+                assert await caller.call("kit.double", number=number) == 2 * number
+
+
+async def test_with_a_bus_lives_go_on_at_each_node_and_over_a_redis_that_lost_all() -> None:
+    """TOKEN-8: what one node has noted, another one reads at a handshake."""
+    clock = MovedClock()
+    async with asyncio.timeout(PATIENCE_S), redis_server() as redis:
+        nodes = running_nodes(redis.url, settings=_OF_NODES, clock=clock)
+        async with nodes as (here, there):
+            host_token, token = (living(here.key, name, clock.now()) for name in ("host", "ann"))
+            async with (
+                joined(here, host_token) as host,
+                host.host(Toolkit("kit", [double]), public=True),
+            ):
+                async with joined(here, token) as ann:
+                    for _ in range(3):
+                        clock.move(LIFE_S)
+                        assert await ann.call("kit.double", number=1) == 2
+                await until_stored(there, here)
+                async with joined(there, token) as ann:
+                    await until_listed(ann, "kit")
+                    assert await ann.call("kit.double", number=2) == 4
+                await redis.kill()
+                await redis.start()  # it has nothing any more
+                await until_stored(here, there)
+                clock.move(LIFE_S / 2)
+                async with joined(there, host_token) as again:
+                    assert again.name == "host"
+
+
+_OF_NODES = ServerSettings(keys=KeyRing([]), port=0, drain_s=0.2)
+
+
+async def until_stored(*servers: TestServer) -> None:
+    for server in servers:
+        node = server.server.node
+        assert node is not None
+        await node.is_joined.wait()
+        assert await node.extensions.writer.is_written(PATIENCE_S)
+
+
+async def test_a_token_that_was_not_used_for_one_life_is_refused_for_ever(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = MovedClock()
+    token = living(KEY, "ann", clock.now())
+    async with asyncio.timeout(PATIENCE_S), serving(clock, tmp_path) as server:
+        async with joined(server, token):
+            clock.move(1.9 * LIFE_S)
+        clock.move(0.2 * LIFE_S)  # the third life was noted
+        assert not await is_refused(server, token)
+        clock.move(LIFE_S + 61)
+        assert await is_refused(server, token)
+        await restart(server)
+        assert await is_refused(server, token)
+    assert "connection refused: unused" in caplog.text
+
+
+async def test_after_the_last_life_a_newer_token_is_asked_for_and_the_connection_ends(
+    tmp_path: Path,
+) -> None:
+    """REFRESH-2, CONN-12: and not before."""
+    clock = MovedClock()
+    async with asyncio.timeout(PATIENCE_S), serving(clock, tmp_path) as server:
+        token = living(KEY, "ann", clock.now(), lives=2.5)
+        async with raw_participant(server, token=token) as ann:
+            clock.move(2.2 * LIFE_S)
+            clock.move(0.1 * LIFE_S)
+            notice = await next_of(ann, Notice)
+            assert notice.data["left_ms"] == pytest.approx(1000 * (0.2 * LIFE_S + 60), rel=0.6)
+            clock.move(0.2 * LIFE_S + 61)
+            assert await ann.close_code() == 4401
+        assert await is_refused(server, token)
+
+
+@pytest.mark.parametrize("cause", ["no state", "no key", "revoked"])
+async def test_a_life_is_noted_only_while_the_token_would_be_accepted(
+    tmp_path: Path, cause: str
+) -> None:
+    """TOKEN-6: a connection lasts to the end of its current life."""
+    clock = MovedClock()
+    state = None if cause == "no state" else tmp_path
+    async with asyncio.timeout(PATIENCE_S), serving(clock, state) as server:
+        token = living(KEY, "ann", clock.now())
+        async with raw_participant(server, token=token) as ann:
+            if cause == "no key":
+                server.server.trust(KeyRing([NEWER]))
+            if cause == "revoked":
+                async with joined(server, server.token("admin", room="*")) as admin:
+                    assert await admin.admin("revoke", name="ann") == {"closed": 1}
+                assert await ann.close_code() == 4440
+            else:
+                clock.move(0.9 * LIFE_S)
+                await next_of(ann, Notice)
+                clock.move(0.1 * LIFE_S + 61)
+                assert await ann.close_code() == 4401
+        if cause != "no key":
+            await restart(server)
+        assert await is_refused(server, token)
+
+
+async def test_a_revocation_is_known_after_each_restart(tmp_path: Path) -> None:
+    """ADMIN-4"""
+    clock = MovedClock()
+    async with asyncio.timeout(PATIENCE_S), serving(clock, tmp_path) as server:
+        tokens = [living(KEY, name, clock.now()) for name in ("ann", "bob", "eve")]
+        async with joined(server, server.token("admin", room="*")) as admin:
+            await admin.admin("revoke", name="ann")
+            jti = _claim(tokens[1], "jti")
+            await admin.admin("revoke", jti=jti, until=_claim(tokens[1], "until"))
+        for _ in range(2):
+            await restart(server)
+            assert [await is_refused(server, jwt) for jwt in tokens] == [True, True, False]
+
+
+def _claim(jwt: str, name: str) -> object:
+    return read_unverified(jwt)[name]
+
+
+async def test_two_connections_with_one_token_write_one_row_for_each_life(tmp_path: Path) -> None:
+    clock = MovedClock()
+    async with asyncio.timeout(PATIENCE_S), serving(clock, tmp_path) as server:
+        token = living(KEY, "ann", clock.now())
+        async with joined(server, token), joined(server, token):
+            clock.move(5 * LIFE_S)
+        await server.server.stop()
+        with sqlite3.connect(tmp_path / "tokens.db") as file:
+            ((ends_at,),) = file.execute("SELECT ends_at FROM extensions").fetchall()
+        assert ends_at == pytest.approx(clock.now() + LIFE_S, abs=2)
+        await server.server.start()
+
+
+async def test_a_state_that_cannot_be_read_is_no_refusal(redis: RedisServer) -> None:
+    clock = MovedClock()
+    async with asyncio.timeout(PATIENCE_S):
+        nodes = running_nodes(redis.url, 1, settings=_OF_NODES, clock=clock)
+        async with nodes as (server,):
+            token = living(server.key, "ann", clock.now())
+            clock.move(LIFE_S + 61)
+            assert await is_refused(server, token)
+            redis.freeze()
+            answer = await ask(server, "/rooms/lab", bearer(token))
+            assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+            redis.thaw()
+            await redis.kill()
+            node = server.server.node
+            assert node is not None
+            await until(lambda: not node.is_joined.is_set())
+            answer = await ask(server, "/rooms/lab", bearer(token))
+            assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+
+
+@pytest.fixture
+async def redis() -> AsyncIterator[RedisServer]:
+    async with redis_server() as server:
+        yield server
+
+
+async def test_three_lives_by_the_clock_of_the_machine(tmp_path: Path) -> None:
+    now = time.time()
+    # Each life is a second; the leeway makes the first one end a second from now.
+    expired_at = now - LEEWAY_S + 1
+    made = claims(iat=expired_at - 1, exp=expired_at, until=now + 600, jti="one", room=["lab"])
+    jwt = signed(HEADER, made | {"api": ApiScope.full().to_claims()})
+    settings = ServerSettings(keys=KeyRing([]), port=0, state=tmp_path)
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        running_server(key=FORGED, settings=settings) as server,
+        joined(server, jwt) as room,
+    ):
+        extensions = server.server.admission.extensions
+        assert extensions is not None
+        await until(lambda: len(extensions) == 1)
+        ((_, first),) = extensions
+        await until(lambda: max(end for _, end in extensions) >= first + 3)
+        assert [each.name for each in await room.participants()] == [room.name]
+
+
+async def test_a_revocation_reaches_all_nodes_and_those_that_start_later(
+    redis: RedisServer,
+) -> None:
+    """ADMIN-4: also one that was made while Redis was away."""
+    clock = MovedClock()
+    async with asyncio.timeout(PATIENCE_S):
+        async with running_nodes(redis.url, settings=_OF_NODES, clock=clock) as (here, there):
+            key = here.key
+            tokens = [living(key, name, clock.now()) for name in ("ann", "bob")]
+            admin_token = living(key, "admin", clock.now())
+            async with (
+                raw_participant(here, token=tokens[0]) as ann_here,
+                raw_participant(there, token=tokens[0]) as ann_there,
+                joined(here, admin_token) as admin,
+            ):
+                await admin.admin("revoke", name="ann")
+                assert await ann_here.close_code() == 4440
+                assert await ann_there.close_code() == 4440
+                node = here.server.node
+                assert node is not None
+                await redis.kill()
+                await until(lambda: not node.is_joined.is_set())
+                async with raw_participant(there, token=tokens[1]) as bob:
+                    await admin.admin("revoke", jti=_claim(tokens[1], "jti"))
+                    await redis.start()
+                    assert await bob.close_code() == 4440
+        settings = replace(_OF_NODES, redis=redis.url)
+        async with running_server(key=key, settings=settings, clock=clock) as later:
+            assert later.server.node is not None
+            await later.server.node.is_joined.wait()
+            assert [await is_refused(later, jwt) for jwt in tokens] == [True, True]
+
+
+async def test_what_cannot_be_written_is_written_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("toolbus_server.access.state_writer._RETRY_S", 0.01)
+    monkeypatch.setattr("toolbus_server.websocket.server._STORED_S", 0.01)
+    commit = StateFolder._commit
+    monkeypatch.setattr(StateFolder, "_commit", _is_full)
+    clock = MovedClock()
+    async with asyncio.timeout(PATIENCE_S), serving(clock, tmp_path) as server:
+        token = living(KEY, "ann", clock.now())
+        async with joined(server, server.token("admin", room="*")) as admin:
+            done = await admin.admin("revoke", name="ann")
+            assert done == {"closed": 0, "stored": False}
+        assert await is_refused(server, token)
+        monkeypatch.setattr(StateFolder, "_commit", commit)
+        await until(lambda: "is written to" in caplog.text)
+        await restart(server)
+        assert await is_refused(server, token)
+    assert caplog.text.count("is not written to") == 1
+
+
+def _is_full(_: StateFolder, batch: object) -> None:
+    raise sqlite3.OperationalError("database or disk is full")
+
+
+async def test_ten_thousand_lives_are_written_in_a_few_batches() -> None:
+    batches: list[StateBatch] = []
+
+    async def write(batch: StateBatch) -> None:
+        batches.append(batch)
+        await asyncio.sleep(0)
+
+    writer = StateWriter(write, "memory")
+    for number in range(10_000):
+        writer.add_end(("acme", str(number)), 1.0)
+        writer.add_end(("acme", str(number)), 2.0)
+        if number % 1_000 == 0:
+            await asyncio.sleep(0)
+    assert await writer.is_written(PATIENCE_S)
+    rows = [row for batch in batches for row in batch.ends.items()]
+    assert (len(rows), len(batches) < 12) == (len(dict(rows)), True)
+    assert set(dict(rows).values()) == {2.0}
+
+
+@pytest.mark.parametrize("fault", ["shared", "newer", "a file", "not ours"])
+async def test_a_state_folder_that_cannot_be_used_ends_the_start(
+    tmp_path: Path, fault: str
+) -> None:
+    clock = MovedClock()
+    folder = tmp_path / "state"
+    words = {
+        "shared": "another server uses the folder",
+        "newer": "a newer version of toolbus",
+        "a file": "File exists",
+        "not ours": "database of another program",
+    }
+    async with AsyncExitStack() as stack:
+        if fault == "shared":
+            await stack.enter_async_context(serving(clock, folder))
+        elif fault == "a file":
+            folder.touch()
+        else:
+            async with serving(clock, folder):
+                pass
+            with sqlite3.connect(folder / "tokens.db") as file:
+                which = "user_version" if fault == "newer" else "application_id"
+                file.execute(f"PRAGMA {which} = 99")
+        with pytest.raises(FolderUnavailable, match=words[fault]):
+            async with serving(clock, folder):
+                pass
