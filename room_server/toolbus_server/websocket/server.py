@@ -36,7 +36,6 @@ from toolbus_server.access.admission import (
 )
 from toolbus_server.access.connection_limits import DescriptorReserve, JoinRateLimiter
 from toolbus_server.access.extensions import Extensions
-from toolbus_server.access.state_file import StateFolder
 from toolbus_server.access.unread_memory import UnreadMemory
 from toolbus_server.calls.telemetry import ServerTelemetry
 from toolbus_server.clock import Clock, SystemClock
@@ -50,6 +49,7 @@ from toolbus_server.websocket.request_reader import ReceivedRequest
 from toolbus_server.websocket.session import Session, SessionServices
 
 if TYPE_CHECKING:
+    from toolbus_server.access.state_file import StateFolder
     from toolbus_server.cluster.node import Node
     from toolbus_server.websocket.metrics import ServerMetrics
 
@@ -167,6 +167,9 @@ class RoomServer:
             admission.extensions = Extensions(self.node.extensions)
             self.node.extensions.known = admission.extensions.__iter__
         elif self._settings.state is not None:
+            # Few servers need SQLite.
+            from toolbus_server.access.state_file import StateFolder
+
             folder = await _THREADS.run(StateFolder, self._settings.state, undo=StateFolder.close)
             self._state = folder
             admission.extensions = Extensions(folder)

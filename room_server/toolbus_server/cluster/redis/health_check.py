@@ -423,7 +423,7 @@ async def _check_memory(context: _Context) -> str:
     limit = int(await context.setting("maxmemory") or 0)
     policy = await context.setting("maxmemory-policy")
     if limit and policy != "noeviction":
-        lost = "revocations" if policy.startswith("volatile") else "what nodes store"
+        lost = "what expires" if policy.startswith("volatile") else "what nodes store"
         raise CheckFailed(
             f"with {_in_mib(limit)} in use Redis deletes {lost} ({policy})",
             "CONFIG SET maxmemory-policy noeviction",
