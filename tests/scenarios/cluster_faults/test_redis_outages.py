@@ -305,7 +305,7 @@ async def test_an_invalid_revocation_does_not_prevent_joining(
     redis: RedisServer, caplog: pytest.LogCaptureFixture, revocation: bytes
 ) -> None:
     async with asyncio.timeout(TIME_S), Redis.from_url(redis.url) as client:
-        await client.sadd("toolbus:revoked", revocation)
+        await client.zadd("toolbus:revocations", {revocation: time.time() + 60})
         async with nodes(redis) as (here, there):
             async with hosted(there, add), here.room("me") as me:
                 await until_listed(me, "kit")

@@ -103,7 +103,7 @@ def test_keys_of_agenticx_mean_what_they_mean_there(home: Path) -> None:
         ("skills: [leters]", "skills: 'leters' is not installed: did you mean letters?"),
         (
             "toolkits: [clok]",
-            "'clok' is not installed: did you mean clock?; there are clock, files",
+            "'clok' is not installed: did you mean clock?; there are clock, codegen, files",
         ),
         ("toolkits: [ledger]", "or write it under `require` where others host it"),
         ("offer: [ledger]", "offer: 'ledger' is not installed"),

@@ -365,12 +365,7 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
     # Another confined process may have put a symlink into the path since it was resolved.
     how = struct.pack("=QQQ", os.O_PATH | os.O_CLOEXEC, 0, _RESOLVE_NO_SYMLINKS)
     name = os.fsencode(path)
-    try:
-        opened = _call(f"cannot open {path!a}", "syscall", _OPENAT2, -1, name, how, len(how))
-    except _Failure:
-        if os.path.lexists(path):
-            raise
-        return  # what has gone since it was listed needs no right
+    opened = _call(f"cannot open {path!a}", "syscall", _OPENAT2, -1, name, how, len(how))
     if not stat.S_ISDIR(os.fstat(opened).st_mode):
         rights &= _OF_A_FILE
     rule = struct.pack("=Qi", rights, opened)

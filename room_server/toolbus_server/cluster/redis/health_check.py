@@ -48,15 +48,19 @@ _KEYS = (
     "toolbus:nodes:addresses",
     "toolbus:nodes:ended",
     "toolbus:nodes:cleanup:*",
-    "toolbus:revoked",
+    "toolbus:revocations",
     "toolbus:rooms",
     "toolbus:rooms:*",
+    "toolbus:tokens:extended",
     *(f"toolbus:{{r:*}}:{part}" for part in ("version", "nodes", "facts", "names", "kept")),
 )
 """Patterns of keys; a * stands for the name of a node or a room."""
 _INBOX = "toolbus:inbox:*"
 _ON_CHANNELS = {"publish", "subscribe"}
-_SENT = {"del", "evalsha", "expire", "sadd", "script|load", "smembers", "srem", "zrange"}
+_SENT = {
+    *("del", "evalsha", "script|load", "smembers", "srem"),
+    *("zadd", "zrange", "zremrangebyscore", "zscore"),
+}
 """Commands on keys that a node sends itself, with `|` before a subcommand."""
 _CALL = re.compile(r"redis\.call\('(\w+)'")
 _PROBE_S = 1.0

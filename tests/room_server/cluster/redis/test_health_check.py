@@ -226,11 +226,11 @@ MISSING = (
     ("~toolbus:* %R~toolbus:rev* &* +@all", None),
     (
         "~toolbus:[^r]* %R~toolbus:r* &toolbus:* +@all",
-        "lacks rights: key toolbus:revoked, key toolbus:rooms, key toolbus:rooms:*",
+        "lacks rights: key toolbus:revocations, key toolbus:rooms, key toolbus:rooms:*",
     ),
     (
         "~toolbus:* &toolbus:* -@all +script|load +evalsha +subscribe",
-        "lacks rights: PUBLISH toolbus:inbox:*, DEL, EXISTS, EXPIRE, GET, HDEL",
+        "lacks rights: PUBLISH toolbus:inbox:*, DEL, EXISTS, GET, HDEL",
     ),
 )
 
