@@ -321,8 +321,7 @@ class Admission:
             token = self._verify(jwt, is_read=True)
         except _Refused:
             return None
-        is_same = Identity(token.issuer, token.name) == participant.identity
-        if self.extensions is None or not is_same or not token.allows_room(room):
+        if self.extensions is None or not _is_for(token, participant, room):
             return None
         if token.api != participant.scope or token.role != participant.role:
             return None
@@ -370,8 +369,7 @@ class Admission:
                 refused.reason, jwt, f"participant {participant.identity.name}"
             )
             return None
-        identity = Identity(token.issuer, token.name)
-        if identity != participant.identity or not token.allows_room(room):
+        if not _is_for(token, participant, room):
             return None
         return self._admitted(token, jwt, room, participant.instance, participant.epoch)
 
@@ -426,6 +424,11 @@ class Admission:
                 raise _Unread(key_of(token))
             raise _Refused(_BAD_TOKEN, "unused", jwt)
         return token
+
+
+def _is_for(token: VerifiedToken, participant: Participant, room: str) -> bool:
+    identity = Identity(token.issuer, token.name)
+    return identity == participant.identity and token.allows_room(room)
 
 
 def _offered_protocols(headers: Headers) -> list[str]:

@@ -22,7 +22,6 @@ __all__ = [
     "TokenKey",
     "extended_at",
     "key_of",
-    "next_end",
     "renewed_at",
 ]
 
@@ -51,7 +50,7 @@ def key_of(token: VerifiedToken) -> TokenKey:
     return token.issuer, token.jti
 
 
-def next_end(token: VerifiedToken, end: float, now: float) -> float:
+def _next_end(token: VerifiedToken, end: float, now: float) -> float:
     """Return when the life ends that follows one which ends at `end`, and is not over now."""
     life_s = token.expires_at - token.issued_at
     assert token.until is not None
@@ -97,12 +96,11 @@ class Extensions:
         """Return when the current life of a token ends, as far as it is known here."""
         return max(token.expires_at, self._ends.get(key_of(token), 0.0))
 
-    def extend(self, token: VerifiedToken, now: float) -> float:
-        """Note that a token that is in use is good for another life; return its end."""
-        end = next_end(token, self.end_of(token), now)
-        self.learn({key_of(token): end}.items(), now)
+    def extend(self, token: VerifiedToken, now: float) -> None:
+        """Note that a token that is in use is good for another life."""
+        end = _next_end(token, self.end_of(token), now)
+        self.learn([(key_of(token), end)], now)
         self._store.write({key_of(token): end})
-        return end
 
     def learn(self, ends: Iterable[tuple[TokenKey, float]], now: float) -> None:
         """Add what is stored, or what another server has noted."""

@@ -9,7 +9,6 @@ Time is passed in.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
 from typing import NamedTuple, TypeVar
 
 from toolbus.auth.tokens import LEEWAY_S, MAX_TOKEN_LIFE_S, MAX_UNTIL_S, VerifiedToken
@@ -23,8 +22,6 @@ K = TypeVar("K")
 _logger = bounded_logger(__name__)
 _MAX_REVOCATIONS = 100_000
 """The maximum of revoked identities, and of revoked tokens."""
-_DROPPED_AT_ONCE = 16
-"""Of the oldest, with each that is added: so the step of the event loop stays short."""
 
 
 class Revocation(NamedTuple):
@@ -68,6 +65,7 @@ class Revocations:
     def __init__(self) -> None:
         self._identities: dict[Identity, Revocation] = {}
         self._tokens: dict[str, Revocation] = {}
+        self._cleaned_at = 0.0
         self.on_revoked: Callable[[Revocation], object] = lambda _: None
         """Gets each revocation that is made, to store it."""
 
@@ -82,6 +80,10 @@ class Revocations:
 
     def learn(self, revocation: Revocation, now: float) -> None:
         """Add a revocation that is stored already."""
+        if now - self._cleaned_at > LEEWAY_S:  # each minute, as each looks at all of them
+            self._cleaned_at = now
+            self._identities = _unexpired(self._identities, now)
+            self._tokens = _unexpired(self._tokens, now)
         if isinstance(revocation.target, str):
             _add(self._tokens, revocation.target, revocation, now)
         else:
@@ -102,17 +104,17 @@ class Revocations:
 
 
 def _add(revocations: dict[K, Revocation], key: K, new: Revocation, now: float) -> None:
-    """Add a revocation; drop those that no valid token can match, and those over the limit."""
+    """Add a revocation; drop the oldest one if there are too many."""
     old = revocations.pop(key, new)
     at, ends_at = max(new.at, old.at), max(new.ends_at, old.ends_at)
     revocations[key] = new._replace(at=at, ends_at=ends_at)
     if len(revocations) > _MAX_REVOCATIONS:
-        for target in [target for target, found in revocations.items() if found.ends_at < now]:
-            del revocations[target]
-    for target, found in list(islice(revocations.items(), _DROPPED_AT_ONCE)):
-        if found.ends_at >= now:
-            if len(revocations) <= _MAX_REVOCATIONS:
-                break
-            message = "over %d revocations: %r, revoked %d s ago, is valid again"
-            _logger.warning(message, _MAX_REVOCATIONS, target, now - found.at)
+        target, dropped = next(iter(revocations.items()))
         del revocations[target]
+        if dropped.ends_at >= now:
+            message = "over %d revocations: %r, revoked %d s ago, is valid again"
+            _logger.warning(message, _MAX_REVOCATIONS, target, now - dropped.at)
+
+
+def _unexpired(revocations: dict[K, Revocation], now: float) -> dict[K, Revocation]:
+    return {target: found for target, found in revocations.items() if found.ends_at >= now}

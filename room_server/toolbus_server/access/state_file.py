@@ -8,6 +8,7 @@ import sqlite3
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Self
 
 from toolbus.auth.tokens import LEEWAY_S
 from toolbus.concurrency.worker_threads import WorkerThreads
@@ -45,13 +46,15 @@ _KIND = FileKind(
 
 
 class StateFolder:
-    """A folder with the state of tokens, which one server uses at a time. Opening it blocks.
+    """A folder with the state of tokens, which one server uses at a time; `open` opens it."""
 
-    Args:
-        folder: The folder; it is made if it does not exist.
+    @classmethod
+    async def open(cls, folder: Path) -> Self:
+        """Open a folder, which is made if it does not exist.
 
-    Raises `FolderUnavailable` if it cannot be used, or another server uses it.
-    """
+        Raises `FolderUnavailable` if it cannot be used, or another server uses it.
+        """
+        return await _THREADS.run(cls, folder, undo=cls.close)
 
     def __init__(self, folder: Path) -> None:
         self._lock = _locked(folder)
@@ -64,8 +67,11 @@ class StateFolder:
         self.writer: StateWriter = StateWriter(self._write, str(folder))
         """Writes to it."""
 
-    def load(self) -> tuple[list[tuple[TokenKey, float]], list[Revocation]]:
-        """Return further lives and revocations that still matter, the oldest first; blocking."""
+    async def load(self) -> tuple[list[tuple[TokenKey, float]], list[Revocation]]:
+        """Return further lives and revocations that still matter, the oldest first."""
+        return await _THREADS.run(self._load)
+
+    def _load(self) -> tuple[list[tuple[TokenKey, float]], list[Revocation]]:
         connection, now = self._file.connection(), time.time()
         lives = connection.execute(
             "SELECT issuer, jti, ends_at FROM extensions WHERE ends_at > ?", (now - LEEWAY_S,)
@@ -88,8 +94,7 @@ class StateFolder:
 
     def write(self, ends: Mapping[TokenKey, float]) -> None:
         """Store ends of lives, sooner or later."""
-        for key, end in ends.items():
-            self.writer.add_end(key, end)
+        self.writer.add_ends(ends)
 
     async def aclose(self, limit_s: float) -> None:
         """Write what waits, and let another server use the folder."""

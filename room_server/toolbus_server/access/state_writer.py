@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from toolbus.bounded_logging import bounded_logger
@@ -38,12 +38,10 @@ class StateWriter:
         self._where = where
         self._waiting = StateBatch()
         self._task: asyncio.Task[None] | None = None
-        self.failures = 0
-        """How many attempts have failed."""
 
-    def add_end(self, key: TokenKey, end: float) -> None:
-        """Write the end of the last life of a token."""
-        self._waiting.ends[key] = end
+    def add_ends(self, ends: Mapping[TokenKey, float]) -> None:
+        """Write the ends of the last lives of tokens."""
+        self._waiting.ends.update(ends)
         self._start()
 
     def add_revocation(self, revocation: Revocation) -> None:
@@ -78,7 +76,6 @@ class StateWriter:
                 self._waiting = StateBatch(
                     batch.ends | later.ends, batch.revocations + later.revocations
                 )
-                self.failures += 1
                 if not has_failed:
                     _logger.error(
                         "the state of tokens is not written to %s: %s", self._where, error

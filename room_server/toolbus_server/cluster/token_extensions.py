@@ -1,7 +1,7 @@
 """The further lives of tokens in Redis, where all nodes of a bus find them.
 
-They are one sorted set: the id and the issuer of each token, by the end of its last life. Nodes
-come to the same ends, so the latest one counts, whoever writes it.
+They are one sorted set: the id and the issuer of each token, by the end of its last life. All nodes
+compute the same ends, so a write keeps the later of two.
 """
 
 from __future__ import annotations
@@ -47,8 +47,7 @@ class RedisExtensions:
 
     def write(self, ends: Mapping[TokenKey, float]) -> None:
         """Store ends of lives, sooner or later."""
-        for key, end in ends.items():
-            self.writer.add_end(key, end)
+        self.writer.add_ends(ends)
 
     def restore(self) -> None:
         """Write again what this node knows: Redis may have lost it."""

@@ -1,8 +1,8 @@
 """Key sets at addresses: fetched on threads every five minutes, never because of a token.
 
 The last good set of an issuer counts for as long as no newer one can be read; why not is logged
-once. The operator wrote the address, so that private networks are allowed; redirects are not
-followed, since somebody else writes those.
+once. The operator wrote the address, so it may be in a private network. The issuer writes
+redirects, so they are not followed.
 """
 
 from __future__ import annotations

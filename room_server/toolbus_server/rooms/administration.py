@@ -120,7 +120,7 @@ class Administration:
         self.extends_tokens = False
         """Whether tokens with `until` get further lives here, so that revocations last longer."""
         self.is_stored: Callable[[], Awaitable[bool]] | None = None
-        """Waits until revocations are stored; None where nobody has to wait."""
+        """Waits until revocations are stored; None where they are not stored in a folder."""
         self._hub = hub
         self._local = actions
         self._now = now

@@ -22,7 +22,6 @@ from websockets.typing import Subprotocol
 
 from toolbus.auth.tokens import KeyRing
 from toolbus.bounded_logging import bounded_logger
-from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.forked_children import keep_from_children
 from toolbus.transport.client_addresses import TrustedProxies
 from toolbus.transport.websocket import CLOSE_TIMEOUT_S, WRITE_LIMIT_BYTES, RedactingLogger
@@ -66,7 +65,6 @@ _EVICTED = 4440
 _LEAVING = "the server is shutting down"
 _STORED_S = 5.0
 """So long an administrator, or the end of the server, waits until the state is written."""
-_THREADS = WorkerThreads("folder of the state", 1)
 # Replaces the request of an open session: its headers take memory and contain the token.
 _EMPTY_REQUEST = Request("", Headers())
 
@@ -170,10 +168,9 @@ class RoomServer:
             # Few servers need SQLite.
             from toolbus_server.access.state_file import StateFolder
 
-            folder = await _THREADS.run(StateFolder, self._settings.state, undo=StateFolder.close)
-            self._state = folder
+            folder = self._state = await StateFolder.open(self._settings.state)
             admission.extensions = Extensions(folder)
-            lives, revocations = await _THREADS.run(folder.load)
+            lives, revocations = await folder.load()
             admission.extensions.learn(lives, self._clock.now())
             for revocation in revocations:
                 admission.revocations.learn(revocation, self._clock.now())

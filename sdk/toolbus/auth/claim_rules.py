@@ -24,13 +24,12 @@ from typing_extensions import TypedDict
 from toolbus.auth.grant_options import FIELDS, read_scope
 from toolbus.auth.grants import ApiScope, check_room_pattern
 from toolbus.auth.participant_names import name_fault
+from toolbus.auth.token_limits import MAX_ROOM_PATTERNS
 
 __all__ = ["ClaimRule", "read_rule", "table_fault"]
 
 ClaimValue: TypeAlias = StrictStr | StrictBool | StrictInt
 """What a rule compares a claim with."""
-_MAX_ROOM_PATTERNS = 64
-"""As of a token (PROTOCOL.md, TOKEN-4): each connection compares its room with all of them."""
 _PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 
 
@@ -132,13 +131,13 @@ def read_rule(number: int, table: object) -> ClaimRule:
 
 def _check(rule: ClaimRule) -> None:
     if not rule.match:
-        # Nobody means this: everybody can get a token of a public issuer.
+        # This is a mistake: a public issuer gives a token to everyone.
         raise ValueError('match is empty: to admit all tokens of the issuer write { sub = "*" }')
     for claim, value in rule.match.items():
         if isinstance(value, str) and "*" in value[:-1]:
             raise ValueError(f"match.{claim}: '*' stands at the end only")
-    if not 0 < len(rule.rooms) <= _MAX_ROOM_PATTERNS:
-        raise ValueError(f"rooms has 1 to {_MAX_ROOM_PATTERNS} rooms or patterns of rooms")
+    if not 0 < len(rule.rooms) <= MAX_ROOM_PATTERNS:
+        raise ValueError(f"rooms has 1 to {MAX_ROOM_PATTERNS} rooms or patterns of rooms")
     for pattern in rule.rooms:
         check_room_pattern(pattern)
     if (fault := name_fault(rule.role)) is not None:

@@ -139,7 +139,7 @@ def _suggestion(name: str) -> str:
     names = {grant: grant for grant in GRANTS}
     short = {grant.removeprefix(_AGENTS): grant for grant in GRANTS if grant.startswith(_AGENTS)}
     for known in (names, short):
-        # Lower, it would suggest what nobody means; comparing takes time with the length.
+        # A lower cutoff suggests grants that are not similar. The time grows with the length.
         if near := get_close_matches(name[:SHOWN_CHARS], known, n=1, cutoff=0.75):
             return f"did you mean {known[near[0]]}?"
     return f"the grants are {', '.join(sorted(GRANTS))}"

@@ -1,4 +1,4 @@
-"""Issuers whose keys somebody else publishes, as a JSON Web Key Set (RFC 7517).
+"""Issuers that publish their keys as a JSON Web Key Set (RFC 7517).
 
 The set has no secret, and may change at any time. What is here is a snapshot: `Issuer.with_set`
 returns another issuer, and nothing is fetched. The table of the key file names where the set is:
@@ -29,7 +29,7 @@ from toolbus.auth.signing_keys import Algorithm, Key, check_label
 __all__ = ["MAX_SET_BYTES", "Issuer", "read_issuer_table"]
 
 MAX_SET_BYTES = 64 * 1024
-"""A set is read into the memory of every server, from a machine of somebody else."""
+"""Every server reads a set into its memory, from a machine that its operator does not control."""
 _MAX_KEYS = 64
 """Each is parsed at each change of the set; the largest issuers publish about ten."""
 _ALGORITHMS: tuple[Algorithm, ...] = ("RS256", "PS256", "ES256", "EdDSA")

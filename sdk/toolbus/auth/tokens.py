@@ -19,7 +19,7 @@ from toolbus.auth.grants import ApiScope, check_room_pattern, matches_room
 from toolbus.auth.key_sets import Issuer
 from toolbus.auth.keys import Algorithm, Key, KeyRing
 from toolbus.auth.participant_names import MAX_RULED_NAME_CHARS, is_participant_name, name_fault
-from toolbus.auth.token_limits import LEEWAY_S, MAX_JWT_BYTES
+from toolbus.auth.token_limits import LEEWAY_S, MAX_JWT_BYTES, MAX_ROOM_PATTERNS
 from toolbus.errors import PermissionDenied
 
 __all__ = [
@@ -44,8 +44,6 @@ MAX_TOKEN_LIFE_S = 24 * 3600
 MAX_UNTIL_S = 400 * 24 * 3600
 """In seconds: so long a token may be valid while it is used, and servers remember that one of these
 is revoked (TOKEN-8)."""
-_MAX_ROOM_PATTERNS = 64
-"""Each connection compares the name of its room with all of them (PROTOCOL.md, TOKEN-4)."""
 _MAX_JTI_CHARS = 128
 """Every server of a bus remembers the revoked ones for two days."""
 _LATEST_TIME = 253_402_300_799  # the last second of the year 9999
@@ -110,8 +108,8 @@ class ParticipantToken:
             fault = name_fault(getattr(self, label))
             if fault is not None:
                 raise ValueError(f"{label} {fault}")
-        if not 0 < len(self.room) <= _MAX_ROOM_PATTERNS:
-            raise ValueError(f"a token has 1 to {_MAX_ROOM_PATTERNS} rooms or patterns of rooms")
+        if not 0 < len(self.room) <= MAX_ROOM_PATTERNS:
+            raise ValueError(f"a token has 1 to {MAX_ROOM_PATTERNS} rooms or patterns of rooms")
         for pattern in self.room:
             check_room_pattern(pattern)
 
@@ -354,7 +352,7 @@ def _checked_until(claims: dict[str, Any], issued_at: float, expires_at: float) 
 
 
 def _is_room_list(value: object) -> TypeGuard[list[str]]:
-    if not isinstance(value, list) or not 0 < len(value) <= _MAX_ROOM_PATTERNS:
+    if not isinstance(value, list) or not 0 < len(value) <= MAX_ROOM_PATTERNS:
         return False
     try:
         return all(check_room_pattern(pattern) for pattern in value)

@@ -329,8 +329,8 @@ async def test_ten_thousand_lives_are_written_in_a_few_batches() -> None:
 
     writer = StateWriter(write, "memory")
     for number in range(10_000):
-        writer.add_end(("acme", str(number)), 1.0)
-        writer.add_end(("acme", str(number)), 2.0)
+        writer.add_ends({("acme", str(number)): 1.0})
+        writer.add_ends({("acme", str(number)): 2.0})
         if number % 1_000 == 0:
             await asyncio.sleep(0)
     assert await writer.is_written(PATIENCE_S)

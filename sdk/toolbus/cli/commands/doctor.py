@@ -72,6 +72,7 @@ _KEY_SET_AGE = re.compile(
 _OLD_KEY_SET_S = 900.0
 """Three requests of the server have failed by then."""
 _MAX_METRICS_BYTES = 262_144
+"""The address may be that of any server, which could answer without end."""
 _LATEST_TIME = 253_402_300_799  # the last second of the year 9999
 
 
