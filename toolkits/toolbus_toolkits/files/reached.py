@@ -13,7 +13,6 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, field_validator
 
 from toolbus import OperatorOnly, ToolContext, ToolFailed
-from toolbus.settings import expanded
 from toolbus.untrusted_text import SHOWN_CHARS, one_line, shortened
 from toolbus_toolkits.callers import PerCallerSemaphore
 from toolbus_toolkits.files.assessed_paths import AssessedPaths
@@ -28,6 +27,7 @@ from toolbus_toolkits.workspace import (
     Roots,
     RootVanished,
     UnresolvedPath,
+    existing_folder,
     located,
 )
 
@@ -64,15 +64,12 @@ class RootsConfig(BaseModel, frozen=True, extra="forbid"):
     @field_validator("root")
     @classmethod
     def _must_be_a_folder(cls, root: pathlib.Path) -> pathlib.Path:
-        path = expanded(root)
-        if not path.is_dir():
-            raise ValueError(f"there is no such folder: {str(path)!r}")
-        return path.resolve()
+        return existing_folder(root)
 
     @field_validator("further_roots")
     @classmethod
     def _must_be_folders(cls, roots: tuple[pathlib.Path, ...]) -> tuple[pathlib.Path, ...]:
-        return tuple(map(cls._must_be_a_folder, roots))
+        return tuple(map(existing_folder, roots))
 
 
 class FilesConfig(RootsConfig, frozen=True, extra="forbid"):

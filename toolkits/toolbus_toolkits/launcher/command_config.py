@@ -11,12 +11,12 @@ from typing import Annotated, Self
 from pydantic import BaseModel, Field, field_validator, model_validator
 
 from toolbus import OperatorOnly
-from toolbus.settings import expanded
 from toolbus_toolkits.launcher.process import ProgramLimits
 from toolbus_toolkits.launcher.program import program_environment
 from toolbus_toolkits.sandbox import SandboxConfig, SandboxOption
+from toolbus_toolkits.workspace import existing_folder
 
-__all__ = ["CommandConfig", "command_environment"]
+__all__ = ["CommandConfig", "HostCommandConfig", "command_environment"]
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _MIB = 1024 * 1024
@@ -81,10 +81,7 @@ class CommandConfig(BaseModel, frozen=True, extra="forbid"):
     @field_validator("workdir")
     @classmethod
     def _must_be_a_folder(cls, workdir: Path) -> Path:
-        path = expanded(workdir)
-        if not path.is_dir():
-            raise ValueError(f"there is no such folder: {str(path)!r}")
-        return path.resolve()
+        return existing_folder(workdir)
 
     @field_validator("env", "inherit")
     @classmethod
@@ -124,3 +121,17 @@ class CommandConfig(BaseModel, frozen=True, extra="forbid"):
             open_files=None,  # those of the host: builds and their watchers need many
             file_bytes=self.max_file_mib and self.max_file_mib * _MIB,
         )
+
+
+class HostCommandConfig(CommandConfig, frozen=True, extra="forbid"):
+    """As `CommandConfig`, for programs of the host, which the image of a container may not have.
+
+    Raises `ValidationError` for docker too.
+    """
+
+    @model_validator(mode="after")
+    def _is_not_docker(self) -> Self:
+        sandbox = self.confinement
+        if sandbox is not None and sandbox.backend == "docker":
+            raise ValueError("docker is not supported here: use bubblewrap or landlock")
+        return self

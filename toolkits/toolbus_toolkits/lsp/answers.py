@@ -40,10 +40,11 @@ __all__ = [
 MAX_RESULTS = 200
 """A model reads them."""
 _MAX_LINE_CHARS = 300
+"""Of each result: a line of minified code may be one of megabytes."""
 _MAX_TEXT_CHARS = 20_000
 """Of a hover: some generated types fill pages."""
 _MAX_MESSAGE_CHARS = 2_000
-
+"""Of a diagnostic: compilers write out the types of both sides."""
 _MAX_READ_CHARS = 16 * 1024 * 1024
 """Of all files that an answer is about; of further ones no lines are shown."""
 _NO_ANSWER = "the language server's answer is not of its protocol"

@@ -5,23 +5,23 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from toolbus import OperatorOnly
-from toolbus.settings import expanded
-from toolbus_toolkits.launcher.command_config import CommandConfig
+from toolbus_toolkits.launcher.command_config import HostCommandConfig
 from toolbus_toolkits.lsp.languages import LANGUAGES
+from toolbus_toolkits.workspace import existing_folder
 
 __all__ = ["LspConfig"]
 
 
-class LspConfig(CommandConfig, frozen=True, extra="forbid"):
+class LspConfig(HostCommandConfig, frozen=True, extra="forbid"):
     """Which folders the toolkit `lsp` knows, and which servers it starts there.
 
-    Raises `ValidationError` as `CommandConfig`, for an unknown language, for a command that is no
-    command, and for docker.
+    Raises `ValidationError` as `HostCommandConfig`, for an unknown language, and for a command that
+    is no command.
     """
 
     workdir: Annotated[Path, OperatorOnly] = Field(
@@ -46,10 +46,7 @@ class LspConfig(CommandConfig, frozen=True, extra="forbid"):
     @field_validator("further_roots")
     @classmethod
     def _must_be_folders(cls, roots: tuple[Path, ...]) -> tuple[Path, ...]:
-        for root in roots:
-            if not expanded(root).is_dir():
-                raise ValueError(f"there is no such folder: {str(root)!r}")
-        return tuple(expanded(root).resolve() for root in roots)
+        return tuple(map(existing_folder, roots))
 
     @field_validator("server", mode="before")
     @classmethod
@@ -97,13 +94,6 @@ class LspConfig(CommandConfig, frozen=True, extra="forbid"):
             else:
                 inner[last] = dict(value) if isinstance(value, Mapping) else value
         return nested
-
-    @model_validator(mode="after")
-    def _is_not_docker(self) -> Self:
-        sandbox = self.confinement
-        if sandbox is not None and sandbox.backend == "docker":
-            raise ValueError("docker is not supported here: use bubblewrap or landlock")
-        return self
 
     def commands(self) -> dict[str, list[str]]:
         """Return the words of each command that was named, by language."""

@@ -158,18 +158,18 @@ class Documents:
 
         Raises `ToolFailed` for a file that cannot be read, and `ChangesLost`.
         """
-        found_documents = await THREADS.run(self._look, path)
-        for opened, document in found_documents.items():
+        documents = await THREADS.run(self._look, path)
+        for opened, document in documents.items():
             self._tell(server, opened, document)
             await server.drain()
-        found = [
+        changes = [
             {"uri": Path(self._root, name).as_uri(), "type": kind}
-            for name, changes in self._changes.found.items()
-            for kind in _kinds(*changes)
+            for name, (first, last) in self._changes.found.items()
+            for kind in _kinds(first, last)
         ]
         self._changes.found.clear()
-        if found:
-            server.notify("workspace/didChangeWatchedFiles", {"changes": found})
+        if changes:
+            server.notify("workspace/didChangeWatchedFiles", {"changes": changes})
         if path is None:
             return None
         self._open.move_to_end(path)

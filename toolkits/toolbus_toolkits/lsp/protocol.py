@@ -17,6 +17,7 @@ _MAX_DECODED_BYTES = 2 * 1024 * 1024
 """Of a part of a message, which is decoded on the event loop: so many empty lists take it for half
 a second."""
 _MAX_HEAD_BYTES = 4 * 1024
+"""A program that writes no messages would be read until the memory is full."""
 _HEAD_END = b"\r\n\r\n"
 
 

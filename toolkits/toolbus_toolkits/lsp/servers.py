@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from toolbus import ToolContext
+from toolbus import ToolContext, ToolFailed
 from toolbus.untrusted_text import SHOWN_CHARS, one_line
 from toolbus_toolkits.callers import Asker, LastUsed, asker_of
 from toolbus_toolkits.files.reached import ReachedFiles, failure
@@ -49,6 +49,7 @@ _WITHIN_S = 600.0
 _RETRIED = (-32801, -32802)
 """`ContentModified` and `ServerCancelled`: the same question may be answered now."""
 _MAX_RETRIES = 5
+"""A server that always asks for another attempt would be asked until the deadline of the call."""
 _PACKAGES = frozenset({"site-packages", "node_modules"})
 _SETTINGS = frozenset(
     "jsconfig.json package.json pyproject.toml pyrightconfig.json tsconfig.json".split()
@@ -125,10 +126,11 @@ class Servers:
 
     def check_programs(self) -> None:
         """Raise `LaunchFailed` if a server that was named is not installed."""
-        for language, (program, *_) in self._named.items():
-            if found_program(program, self._path) is None:
-                shown = one_line(program, SHOWN_CHARS)
-                raise LaunchFailed(f"the server for {language} is not installed: {shown}")
+        for language in self._named:
+            try:
+                self._words(language)
+            except ToolFailed as error:
+                raise LaunchFailed(str(error)) from None
 
     def languages(self) -> list[str]:
         """Return the languages that there are servers for."""

@@ -41,6 +41,7 @@ __all__ = ["LspTools"]
 _MAX_ANSWER_S = 60.0
 """A server that is asked while it reads a large project answers when it has read it."""
 _MAX_PUBLISH_S = 10.0
+"""A server may never publish diagnostics of a file; the caller would wait for its deadline."""
 _SETTLED_S = 1.0
 """A server that tells diagnostics by itself may tell those of the syntax first."""
 _MAX_WORD_CHARS = 100

@@ -7,22 +7,22 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from toolbus import OperatorOnly
 from toolbus.settings import expanded, user_folder
-from toolbus_toolkits.launcher.command_config import CommandConfig
+from toolbus_toolkits.launcher.command_config import HostCommandConfig
 from toolbus_toolkits.workspace import is_same_or_below
 
 __all__ = ["PythonConfig", "folders_of"]
 
 
-class PythonConfig(CommandConfig, frozen=True, extra="forbid"):
+class PythonConfig(HostCommandConfig, frozen=True, extra="forbid"):
     """Where the toolkit `python` runs code, with which interpreter and within which limits.
 
-    Raises `ValidationError` as `CommandConfig`, if there is no such interpreter, and for docker.
+    Raises `ValidationError` as `HostCommandConfig`, and if there is no such interpreter.
     """
 
     interpreter: Annotated[Path, OperatorOnly] = Field(
@@ -40,13 +40,6 @@ class PythonConfig(CommandConfig, frozen=True, extra="forbid"):
             raise ValueError(f"there is no program {str(interpreter)!r}")
         # Not resolved: a virtual environment is known by the path of its interpreter.
         return Path(os.path.abspath(found))
-
-    @model_validator(mode="after")
-    def _is_not_docker(self) -> Self:
-        sandbox = self.confinement
-        if sandbox is not None and sandbox.backend == "docker":
-            raise ValueError("docker is not supported here: use bubblewrap or landlock")
-        return self
 
 
 def folders_of(interpreter: Path) -> Iterator[str]:

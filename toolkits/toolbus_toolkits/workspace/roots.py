@@ -12,6 +12,7 @@ import pwd
 import re
 from collections.abc import Callable, Iterable
 from functools import lru_cache
+from pathlib import Path
 
 from toolbus.settings import expanded
 
@@ -130,6 +131,14 @@ def homes() -> frozenset[str]:
     """
     found = {entry.pw_dir for entry in pwd.getpwall()} | {"/root", os.path.expanduser("~")}
     return frozenset(os.path.realpath(home) for home in found if home.startswith("/")) - {"/"}
+
+
+def existing_folder(path: Path) -> Path:
+    """Return the real path of a folder of a config. Raises `ValueError` if there is none."""
+    folder = expanded(path)
+    if not folder.is_dir():
+        raise ValueError(f"there is no such folder: {str(folder)!r}")
+    return folder.resolve()
 
 
 class Roots:

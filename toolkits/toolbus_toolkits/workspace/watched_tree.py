@@ -163,6 +163,7 @@ def _is_below(path: str, folders: set[str]) -> bool:
 _MAX_NAMES = 100_000
 """Names that are kept to tell a new file from one that is replaced; some 10 MB."""
 _MAX_READS = 64
+"""A folder that is written to all the time would otherwise be read for ever."""
 _SCANNED_AT_ONCE = 32
 """Folders that are listed between two looks at the events, of which the kernel keeps 16,384."""
 
@@ -294,7 +295,7 @@ class WatchedTree:
 
         Raises `EventsLost` and `ToolFailed`.
         """
-        # What comes meanwhile may never end; the kernel holds fewer events than are read here.
+        # The kernel holds fewer events than are read here.
         for _ in range(_MAX_READS):
             events = self.inotify.read()
             self.handle(events)
