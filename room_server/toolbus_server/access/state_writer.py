@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from toolbus.bounded_logging import bounded_logger
@@ -12,7 +13,8 @@ from toolbus_server.access.revocations import Revocation
 
 __all__ = ["StateBatch", "StateWriter"]
 
-_RETRY_S = 1.0
+_PAUSE_S = 1.0
+"""Before ends of lives are written, and after a write that failed."""
 _logger = bounded_logger(__name__)
 
 
@@ -28,6 +30,9 @@ class StateBatch:
 class StateWriter:
     """Writes in the order in which it is asked to; nothing waits for it but `is_written`.
 
+    Ends of lives are collected first: thousands are noted within seconds, and each write waits for
+    a disk or for Redis.
+
     Args:
         write: Writes a batch, whole or not at all. Raises `StateUnavailable`.
         where: Where it writes, for the log.
@@ -38,6 +43,8 @@ class StateWriter:
         self._where = where
         self._waiting = StateBatch()
         self._task: asyncio.Task[None] | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        self._is_urgent = asyncio.Event()
 
     def add_ends(self, ends: Mapping[TokenKey, float]) -> None:
         """Write the ends of the last lives of tokens."""
@@ -47,13 +54,17 @@ class StateWriter:
     def add_revocation(self, revocation: Revocation) -> None:
         """Write a revocation."""
         self._waiting.revocations.append(revocation)
+        self._is_urgent.set()
         self._start()
 
     async def is_written(self, limit_s: float) -> bool:
-        """Wait until all is written, within a limit; return whether it is."""
-        if self._task is not None:
-            await asyncio.wait([self._task], timeout=limit_s)
-        return self._task is None or self._task.done()
+        """Wait until all that was added so far is written, within a limit; return whether it is."""
+        written = asyncio.get_running_loop().create_future()
+        self._waiters.append(written)
+        self._is_urgent.set()
+        self._start()
+        await asyncio.wait([written], timeout=limit_s)
+        return written.done()
 
     async def aclose(self, limit_s: float) -> None:
         """Write what waits, within a limit."""
@@ -67,20 +78,29 @@ class StateWriter:
 
     async def _run(self) -> None:
         has_failed = False
-        while self._waiting.ends or self._waiting.revocations:
+        while self._waiters or self._waiting.ends or self._waiting.revocations:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_PAUSE_S):
+                    await self._is_urgent.wait()
+            self._is_urgent.clear()
             batch, self._waiting = self._waiting, StateBatch()
+            waiters, self._waiters = self._waiters, []
             try:
-                await self._write(batch)
+                if batch.ends or batch.revocations:
+                    await self._write(batch)
             except StateUnavailable as error:
                 later = self._waiting
                 self._waiting = StateBatch(
                     batch.ends | later.ends, batch.revocations + later.revocations
                 )
+                self._waiters = waiters + self._waiters
                 if not has_failed:
                     _logger.error(
                         "the state of tokens is not written to %s: %s", self._where, error
                     )
                 has_failed = True
-                await asyncio.sleep(_RETRY_S)
+                continue
+            for waiter in waiters:
+                waiter.set_result(None)
         if has_failed:
             _logger.warning("the state of tokens is written to %s again", self._where)

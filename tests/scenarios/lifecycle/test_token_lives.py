@@ -27,6 +27,7 @@ from toolbus.auth.jws import read_unverified
 from toolbus.auth.tokens import LEEWAY_S
 from toolbus.errors import PermissionDenied
 from toolbus.wire import Notice
+from toolbus_server.access.revocations import Revocation
 from toolbus_server.access.state_file import FolderUnavailable, StateFolder
 from toolbus_server.access.state_writer import StateBatch, StateWriter
 from toolbus_server.settings import ServerSettings
@@ -298,7 +299,7 @@ async def test_a_revocation_reaches_all_nodes_and_those_that_start_later(
 async def test_what_cannot_be_written_is_written_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("toolbus_server.access.state_writer._RETRY_S", 0.01)
+    monkeypatch.setattr("toolbus_server.access.state_writer._PAUSE_S", 0.01)
     monkeypatch.setattr("toolbus_server.websocket.server._STORED_S", 0.01)
     commit = StateFolder._commit
     monkeypatch.setattr(StateFolder, "_commit", _is_full)
@@ -337,6 +338,17 @@ async def test_ten_thousand_lives_are_written_in_a_few_batches() -> None:
     rows = [row for batch in batches for row in batch.ends.items()]
     assert (len(rows), len(batches) < 12) == (len(dict(rows)), True)
     assert set(dict(rows).values()) == {2.0}
+
+
+async def test_a_revocation_is_written_at_once_while_more_lives_are_noted() -> None:
+    async def write(batch: StateBatch) -> None:
+        writer.add_ends({("acme", "1"): 1.0})
+        await asyncio.sleep(0)
+
+    writer = StateWriter(write, "memory")
+    writer.add_revocation(Revocation("jti", 0.0, 1.0))
+    assert await writer.is_written(PATIENCE_S)
+    await writer.aclose(0.0)
 
 
 @pytest.mark.parametrize("fault", ["shared", "newer", "a file", "not ours"])
