@@ -8,15 +8,14 @@ Time is passed in.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from math import ceil
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 from zlib import crc32
 
 from toolbus.auth.tokens import LEEWAY_S, VerifiedToken
 
 __all__ = [
-    "ExtensionStore",
     "Extensions",
     "StateUnavailable",
     "TokenKey",
@@ -33,16 +32,6 @@ _SPREAD = 0.05
 
 class StateUnavailable(OSError):
     """The state of tokens cannot be read or written now."""
-
-
-class ExtensionStore(Protocol):
-    """Where extensions are stored."""
-
-    def read(self, key: TokenKey) -> Awaitable[float | None]:
-        """Return the end of the last life that is stored. Raises `StateUnavailable`."""
-
-    def write(self, ends: Mapping[TokenKey, float]) -> None:
-        """Store ends of lives, sooner or later: it tries again until it can."""
 
 
 def key_of(token: VerifiedToken) -> TokenKey:
@@ -76,11 +65,18 @@ class Extensions:
     """The extensions that one server knows, and stores.
 
     Args:
-        store: Where they are stored.
+        write: Stores ends of lives in the background; it tries again until it succeeds.
+        read: Returns the stored end of a token's last life, or raises `StateUnavailable`; None
+            where all that is stored was learned at the start.
     """
 
-    def __init__(self, store: ExtensionStore) -> None:
-        self._store = store
+    def __init__(
+        self,
+        write: Callable[[Mapping[TokenKey, float]], None],
+        read: Callable[[TokenKey], Awaitable[float | None]] | None = None,
+    ) -> None:
+        self._write = write
+        self._read = read
         self._ends: dict[TokenKey, float] = {}
         self._cleaned_at = 0.0
 
@@ -100,7 +96,7 @@ class Extensions:
         """Note that a token that is in use is good for another life."""
         end = _next_end(token, self.end_of(token), now)
         self.learn([(key_of(token), end)], now)
-        self._store.write({key_of(token): end})
+        self._write({key_of(token): end})
 
     def learn(self, ends: Iterable[tuple[TokenKey, float]], now: float) -> None:
         """Add what is stored, or what another server has noted."""
@@ -112,6 +108,5 @@ class Extensions:
 
     async def read(self, key: TokenKey, now: float) -> None:
         """Learn what is stored of a token. Raises `StateUnavailable`."""
-        end = await self._store.read(key)
-        if end is not None:
+        if self._read is not None and (end := await self._read(key)) is not None:
             self.learn([(key, end)], now)

@@ -73,9 +73,9 @@ class Revocations:
         """Return the number of stored revocations."""
         return len(self._identities) + len(self._tokens)
 
-    def revoke(self, revocation: Revocation, now: float) -> None:
+    def revoke(self, revocation: Revocation) -> None:
         """Revoke the token with an id, or all issued to an identity until a time."""
-        self.learn(revocation, now)
+        self.learn(revocation, revocation.at)
         self.on_revoked(revocation)
 
     def learn(self, revocation: Revocation, now: float) -> None:

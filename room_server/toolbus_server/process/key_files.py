@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from itertools import chain
-from math import inf
 from pathlib import Path
 
 from toolbus.atomic_file import write_atomically
@@ -232,12 +231,10 @@ class KeyReloader:
             tasks.create_task(self._follow_sets())
 
     async def _follow_sets(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             await self.fetch_sets()
-            due_at = self._key_sets.next_due(self._in_files)
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(None if due_at == inf else max(due_at, loop.time())):
+                async with asyncio.timeout_at(self._key_sets.next_due(self._in_files)):
                     await self._has_changed.wait()
             self._has_changed.clear()
 

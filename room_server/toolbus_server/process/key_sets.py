@@ -150,7 +150,7 @@ class _TimedSocket(ssl.SSLSocket):
     The limit of a socket is one for each read, and a server may send a byte before each of them.
     """
 
-    ends_at = inf
+    ends_at: float
     """By the monotonic clock."""
 
     def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
@@ -158,13 +158,12 @@ class _TimedSocket(ssl.SSLSocket):
         left_s = self.ends_at - time.monotonic()
         if left_s <= 0:
             raise TimeoutError
-        self.settimeout(min(left_s, _TIMEOUT_S))
+        self.settimeout(left_s)
         return super().recv_into(buffer, nbytes, flags)
 
 
 def _read_set(issuer: Issuer, timeout_s: float) -> Issuer:
-    data = _get(issuer, timeout_s)
-    return issuer.with_set(data, time.time())
+    return issuer.with_set(_get(issuer, timeout_s), time.time())
 
 
 def _get(issuer: Issuer, timeout_s: float) -> bytes:

@@ -162,15 +162,17 @@ class RoomServer:
         """Read the state of tokens. Raises `FolderUnavailable`."""
         admission = self.admission
         if self.node is not None:
-            admission.extensions = Extensions(self.node.extensions)
-            self.node.extensions.known = admission.extensions.__iter__
+            shared = self.node.extensions
+            admission.extensions = Extensions(shared.writer.add_ends, shared.read)
+            shared.known = admission.extensions.__iter__
         elif self._settings.state is not None:
             # Few servers need SQLite.
             from toolbus_server.access.state_file import StateFolder
 
-            folder = self._state = await StateFolder.open(self._settings.state)
-            admission.extensions = Extensions(folder)
+            folder = await StateFolder.open(self._settings.state)
             lives, revocations = await folder.load()
+            self._state = folder
+            admission.extensions = Extensions(folder.writer.add_ends)
             admission.extensions.learn(lives, self._clock.now())
             for revocation in revocations:
                 admission.revocations.learn(revocation, self._clock.now())

@@ -19,7 +19,12 @@ from toolbus.auth.grants import ApiScope, check_room_pattern, matches_room
 from toolbus.auth.key_sets import Issuer
 from toolbus.auth.keys import Algorithm, Key, KeyRing
 from toolbus.auth.participant_names import MAX_RULED_NAME_CHARS, is_participant_name, name_fault
-from toolbus.auth.token_limits import LEEWAY_S, MAX_JWT_BYTES, MAX_ROOM_PATTERNS
+from toolbus.auth.token_limits import (
+    LATEST_TIME,
+    LEEWAY_S,
+    MAX_JWT_BYTES,
+    MAX_ROOM_PATTERNS,
+)
 from toolbus.errors import PermissionDenied
 
 __all__ = [
@@ -46,7 +51,6 @@ MAX_UNTIL_S = 400 * 24 * 3600
 is revoked (TOKEN-8)."""
 _MAX_JTI_CHARS = 128
 """Every server of a bus remembers the revoked ones for two days."""
-_LATEST_TIME = 253_402_300_799  # the last second of the year 9999
 
 RefusalReason: TypeAlias = Literal[
     "malformed",
@@ -320,7 +324,7 @@ def _time_of(claims: dict[str, Any], name: str) -> float:
     value = claims.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TokenRefused("bad_time")
-    if not 0 <= value <= _LATEST_TIME:  # NaN fails too, and integers too big for a float
+    if not 0 <= value <= LATEST_TIME:  # NaN fails too, and integers too big for a float
         raise TokenRefused("bad_time")
     return float(value)
 
