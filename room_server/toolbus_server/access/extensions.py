@@ -1,9 +1,8 @@
-"""Extensions: tokens with `until` that are valid beyond their `exp`, since they are in use.
+"""Further lives of tokens with `until`, which are valid beyond their `exp` while they are used.
 
-The lives of a token follow each other without a gap, each as long as the first. While it has a
-connection, it is given the next one; so all servers of a bus come to the same times. What is noted
-is the end of a life by issuer and token id, and it is stored for a restart and for other servers.
-Time is passed in.
+Lives follow each other without a gap, each as long as the first, so all servers of a bus compute
+the same ends. The end of the last life is noted by issuer and token id, and stored for a restart
+and for other servers. Time is passed in.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ def key_of(token: VerifiedToken) -> TokenKey:
 
 
 def _next_end(token: VerifiedToken, end: float, now: float) -> float:
-    """Return when the life ends that follows one which ends at `end`, and is not over now."""
+    """Return the end of the life after the one that ends at `end`, or of a later one at `now`."""
     life_s = token.expires_at - token.issued_at
     assert token.until is not None
     lives = max(1, ceil((now - end) / life_s))

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NotRequired, TypeAlias
 
-from pydantic import ConfigDict, StrictBool, StrictInt, StrictStr, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from toolbus.auth.grant_options import FIELDS, read_scope
@@ -28,7 +28,7 @@ from toolbus.auth.token_limits import MAX_ROOM_PATTERNS
 
 __all__ = ["ClaimRule", "read_rule", "table_fault"]
 
-ClaimValue: TypeAlias = StrictStr | StrictBool | StrictInt
+ClaimValue: TypeAlias = str | bool | int
 """What a rule compares a claim with."""
 _PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 
@@ -131,7 +131,7 @@ def read_rule(number: int, table: object) -> ClaimRule:
 
 def _check(rule: ClaimRule) -> None:
     if not rule.match:
-        # This is a mistake: a public issuer gives a token to everyone.
+        # A public issuer gives a token to everyone.
         raise ValueError('match is empty: to admit all tokens of the issuer write { sub = "*" }')
     for claim, value in rule.match.items():
         if isinstance(value, str) and "*" in value[:-1]:

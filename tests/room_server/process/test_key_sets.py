@@ -115,8 +115,6 @@ BAD: dict[str, tuple[Answer | Callable[[Seen], Awaitable[Answer]], str]] = {
     "slow": (hang, "no answer in time"),
     "10 MB": (Answer(body=b" " * 10_000_000), "over 64 KiB"),
     "10,000 keys": (Answer(body=b'{"keys":[' + b"1," * 9_999 + b"1]}"), "10000 keys, more than 64"),
-    "a page": (Answer(body=b"<html>"), "not JSON"),
-    "no keys": (Answer(body=b'{"keys": []}'), "no key with a kid"),
 }
 
 
