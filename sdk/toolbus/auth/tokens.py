@@ -127,6 +127,7 @@ class ParticipantToken:
         *,
         ttl_s: float = 3600,
         until_s: float | None = None,
+        jti: str | None = None,
         not_before: float | None = None,
         now: float | None = None,
     ) -> str:
@@ -139,6 +140,8 @@ class ParticipantToken:
             key: Signs the token; its issuer is the token's.
             ttl_s: Seconds until it expires; a fraction is rounded up.
             until_s: Seconds until its last life ends, at most 400 days; None for one life.
+            jti: Its id, 1 to 128 characters; by default a new one. Tokens with one id share their
+                lives and their revocation.
             not_before: The time before which it is not valid, in seconds since the epoch.
             now: The current time in seconds since the epoch; this machine's clock by default.
 
@@ -158,7 +161,7 @@ class ParticipantToken:
             "iss": key.iss,
             "iat": issued_at,
             "exp": issued_at + math.ceil(ttl_s),
-            "jti": secrets.token_hex(16),
+            "jti": jti or secrets.token_hex(16),
             "api": self.api.to_claims(),
         }
         if until_s is not None:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -142,6 +143,20 @@ async def test_a_token_that_was_not_used_for_one_life_is_refused_for_ever(
     assert "connection refused: unused" in caplog.text
 
 
+async def test_a_newer_token_with_the_same_id_shares_the_lives(tmp_path: Path) -> None:
+    """TOKEN-8: `token create --if-needed` may write one while the older one is in use."""
+    clock = MovedClock()
+    async with asyncio.timeout(PATIENCE_S), serving(clock, tmp_path) as server:
+        older = living(KEY, "ann", clock.now())
+        async with joined(server, older):
+            clock.move(5 * LIFE_S)
+            newer = living(KEY, "ann", clock.now(), jti=_claim(older, "jti"))
+            other = living(KEY, "ann", clock.now())
+            clock.move(3 * LIFE_S)
+        assert not await is_refused(server, newer)
+        assert await is_refused(server, other)
+
+
 async def test_after_the_last_life_a_newer_token_is_asked_for_and_the_connection_ends(
     tmp_path: Path,
 ) -> None:
@@ -199,7 +214,7 @@ async def test_a_revocation_is_known_after_each_restart(tmp_path: Path) -> None:
             assert [await is_refused(server, jwt) for jwt in tokens] == [True, True, False]
 
 
-def _claim(jwt: str, name: str) -> object:
+def _claim(jwt: str, name: str) -> Any:
     return read_unverified(jwt)[name]
 
 
