@@ -19,12 +19,7 @@ from toolbus.auth.grants import ApiScope, check_room_pattern, matches_room
 from toolbus.auth.key_sets import Issuer
 from toolbus.auth.keys import Algorithm, Key, KeyRing
 from toolbus.auth.participant_names import MAX_RULED_NAME_CHARS, is_participant_name, name_fault
-from toolbus.auth.token_limits import (
-    LATEST_TIME,
-    LEEWAY_S,
-    MAX_JWT_BYTES,
-    MAX_ROOM_PATTERNS,
-)
+from toolbus.auth.token_limits import LATEST_TIME, LEEWAY_S, MAX_JWT_BYTES, MAX_ROOM_PATTERNS
 from toolbus.errors import PermissionDenied
 
 __all__ = [

@@ -24,7 +24,9 @@ from support.patience import PATIENCE_S
 from support.redis.server import RedisServer, free_port, redis_server
 from support.rooms.events import until
 from toolbus import ApiScope, Key, KeyRing, RoomClient, Toolkit, tool
+from toolbus.auth.claim_rules import ClaimRule
 from toolbus.auth.jws import read_unverified
+from toolbus.auth.key_sets import Issuer
 from toolbus.auth.tokens import LEEWAY_S
 from toolbus.errors import PermissionDenied
 from toolbus.wire import Notice
@@ -35,6 +37,7 @@ from toolbus_server.testing import TestServer, running_nodes, running_server
 
 KEY = Key.generate(kid="first", iss="acme", alias="acme", alg="EdDSA")
 NEWER = Key.generate(kid="second", iss="acme", alias="acme", alg="EdDSA")
+IDP = Key.generate(kid="idp", iss="idp", alg="EdDSA")
 
 
 @tool
@@ -174,7 +177,15 @@ async def test_after_the_last_life_a_newer_token_is_asked_for_and_the_connection
         assert await is_refused(server, token)
 
 
-@pytest.mark.parametrize("cause", ["no state", "no key", "revoked"])
+def ruled(*rooms: str) -> KeyRing:
+    """The keys of a server with a rule that admits to these rooms."""
+    rule = ClaimRule(number=1, iss="idp", match={"sub": "*"}, rooms=rooms, api=ApiScope.full())
+    keys = {IDP.kid: IDP.public_half()}
+    issuer = Issuer(iss="idp", alias="idp", jwks="idp.json", rules=(rule,), keys=keys)
+    return KeyRing([KEY], [issuer])
+
+
+@pytest.mark.parametrize("cause", ["no state", "no key", "other rooms", "revoked"])
 async def test_a_life_is_noted_only_while_the_token_would_be_accepted(
     tmp_path: Path, cause: str
 ) -> None:
@@ -182,10 +193,13 @@ async def test_a_life_is_noted_only_while_the_token_would_be_accepted(
     clock = MovedClock()
     state = None if cause == "no state" else tmp_path
     async with asyncio.timeout(PATIENCE_S), serving(clock, state) as server:
-        token = living(KEY, "ann", clock.now())
+        server.server.trust(ruled("*"))
+        token = living(IDP if cause == "other rooms" else KEY, "ann", clock.now())
         async with raw_participant(server, token=token) as ann:
             if cause == "no key":
                 server.server.trust(KeyRing([NEWER]))
+            if cause == "other rooms":
+                server.server.trust(ruled("lab"))
             if cause == "revoked":
                 async with joined(server, server.token("admin", room="*")) as admin:
                     assert await admin.admin("revoke", name="ann") == {"closed": 1}
