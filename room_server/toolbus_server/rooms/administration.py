@@ -34,7 +34,7 @@ from toolbus_server.rooms.hub import Hub, OpenRoom
 __all__ = ["AdminActions", "Administration", "OtherNodes", "RoomsElsewhere"]
 
 _MAX_CHARS = 256
-"""All servers of a bus remember a revocation for two days (PROTOCOL.md, ADMIN-1)."""
+"""All servers of a bus remember a revocation (PROTOCOL.md, ADMIN-1)."""
 _MAX_ROOMS = 1_000
 """A page is made and packed in one step of the event loop (PROTOCOL.md, ADMIN-2)."""
 _Reply: TypeAlias = dict[str, Any]

@@ -42,8 +42,8 @@ class ClaimRule:
     iss: str
     """The issuer of the tokens."""
     match: Mapping[str, ClaimValue]
-    """The value of each claim that decides. A text with `*` at its end stands for all that begin
-    like it; a claim that is a list has to have one such element."""
+    """The value of each claim that decides. A text with `*` at its end matches all that begin like
+    it; a claim that is a list has to have one such element."""
     rooms: tuple[str, ...]
     """The rooms, or patterns of rooms, that the participant may join."""
     api: ApiScope
@@ -135,7 +135,7 @@ def _check(rule: ClaimRule) -> None:
         raise ValueError('match is empty: to admit all tokens of the issuer write { sub = "*" }')
     for claim, value in rule.match.items():
         if isinstance(value, str) and "*" in value[:-1]:
-            raise ValueError(f"match.{claim}: '*' stands at the end only")
+            raise ValueError(f"match.{claim}: '*' may only be at the end")
     if not 0 < len(rule.rooms) <= MAX_ROOM_PATTERNS:
         raise ValueError(f"rooms has 1 to {MAX_ROOM_PATTERNS} rooms or patterns of rooms")
     for pattern in rule.rooms:

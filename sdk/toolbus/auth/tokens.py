@@ -42,10 +42,10 @@ AUDIENCE = "toolbus"
 MAX_TOKEN_LIFE_S = 24 * 3600
 """In seconds: a stolen token is of use, and a revoked one remembered, for as long (TOKEN-3)."""
 MAX_UNTIL_S = 400 * 24 * 3600
-"""In seconds: so long a token may be valid while it is used, and servers remember that one of these
-is revoked (TOKEN-8)."""
+"""In seconds: the most that a token may be valid while it is used (TOKEN-8). Servers remember the
+revocation of one of these for as long."""
 _MAX_JTI_CHARS = 128
-"""Every server of a bus remembers the revoked ones for two days."""
+"""Every server of a bus remembers the revoked ones."""
 
 RefusalReason: TypeAlias = Literal[
     "malformed",

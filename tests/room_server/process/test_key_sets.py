@@ -219,7 +219,10 @@ async def test_a_key_rotates_while_participants_stay(pki: Pki, tmp_path: Path) -
                     pass
                 assert await status_of(server, token_of(OLD)) == 401
                 async with RoomClient(server.url, room="lab", token=token_of(NEW, 2)) as late:
-                    assert {each.name for each in await bot.participants()} == {"bot-1", "bot-2"}
+                    assert {person.name for person in await bot.participants()} == {
+                        "bot-1",
+                        "bot-2",
+                    }
                     assert late.grants.messaging
                 published.answers(Answer(503))
                 assert await status_of(server, token_of(NEW, 3)) == 101

@@ -288,7 +288,7 @@ async def test_three_lives_by_the_clock_of_the_machine(tmp_path: Path) -> None:
         await until(lambda: len(extensions) == 1)
         ((_, first),) = extensions
         await until(lambda: max(end for _, end in extensions) >= first + 3)
-        assert [each.name for each in await room.participants()] == [room.name]
+        assert [person.name for person in await room.participants()] == [room.name]
 
 
 async def test_a_revocation_reaches_all_nodes_and_those_that_start_later(

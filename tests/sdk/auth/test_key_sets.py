@@ -143,7 +143,7 @@ LEVELS: dict[str, Any] = {
         (github(environment="test"), "ci-74", "user", ("main",), OBSERVES),
         (github(environment=ABSENT, repository_id=74), "ci-74", "user", ("main",), OBSERVES),
         (github(ROTATED, environment=["x"]), "ci-74", "user", ("main",), OBSERVES),
-        # What a token says of rooms, role and grants counts for nothing.
+        # Rooms, role and grants in the token are ignored.
         (
             github(environment="t", room=["*"], role="admin", api={"admin": True}),
             *("ci-74", "user", ("main",), OBSERVES),
@@ -319,7 +319,7 @@ RULE = f'[[rule]]\niss = "{GITHUB}"\nmatch = {{ a = "b" }}\npreset = "host"\n'
         (f"{ISSUER.replace('set.json', 'https:///x')}{RULE}", "https address"),
         (ISSUER + RULE.replace("match", "matches"), "match is missing"),
         (ISSUER + RULE.replace('{ a = "b" }', "{}"), "match is empty"),
-        (ISSUER + RULE.replace('"b"', '"b*c"'), "match.a: '\\*' stands at the end"),
+        (ISSUER + RULE.replace('"b"', '"b*c"'), "match.a: '\\*' may only be at the end"),
         (ISSUER + RULE.replace('"b"', "[1]"), "match.a"),
         (f'{ISSUER}{RULE}name = "ci-{{"', "in braces"),
         (f'{ISSUER}{RULE}name = "{{}}"', "in braces"),

@@ -313,7 +313,7 @@ WANTED = ("--name", "depot", "--preset", "host", "--ttl", "1h", "--until", "90d"
         ({}, True),
         ({"age_s": 2_800}, True),
         ({"age_s": 2_900}, False),  # participants read the file at 80 %
-        ({"age_s": 9_000}, False),  # perhaps it got further lives, perhaps not
+        ({"age_s": 9_000}, False),  # whether it got further lives is unknown
         ({"name": "other"}, False),
         ({"role": "admin"}, False),
         ({"room": ["main", "other"]}, False),
