@@ -39,7 +39,7 @@ def key_of(token: VerifiedToken) -> TokenKey:
 
 
 def _next_end(token: VerifiedToken, end: float, now: float) -> float:
-    """Return the end of the life after the one that ends at `end`, or of a later one at `now`."""
+    """Return the end of the first life after `end` that is not over at `now`."""
     life_s = token.expires_at - token.issued_at
     assert token.until is not None
     lives = max(1, ceil((now - end) / life_s))
@@ -89,7 +89,8 @@ class Extensions:
 
     def end_of(self, token: VerifiedToken) -> float:
         """Return when the current life of a token ends, as far as it is known here."""
-        return max(token.expires_at, self._ends.get(key_of(token), 0.0))
+        noted = self._ends.get(key_of(token), 0.0)  # perhaps by a token of this id with a later end
+        return max(token.expires_at, min(noted, token.until or 0.0))
 
     def extend(self, token: VerifiedToken, now: float) -> None:
         """Note that a token that is in use is good for another life."""

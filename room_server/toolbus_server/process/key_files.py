@@ -14,7 +14,7 @@ import pwd
 import secrets
 import shlex
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -146,13 +146,12 @@ def read_key_files(paths: Iterable[Path]) -> KeyRing:
     return keys
 
 
-def joined(rings: Iterable[KeyRing]) -> KeyRing:
+def joined(rings: Sequence[KeyRing]) -> KeyRing:
     """Return the keys and issuers of several rings as one.
 
     Raises:
         ValueError: Two keys have the same id, or one of several issuers has no alias of its own.
     """
-    rings = list(rings)
     issuers = [issuer for ring in rings for issuer in ring.issuers.values()]
     keys = KeyRing([key for ring in rings for key in ring], issuers)
     keys.aliases()

@@ -114,7 +114,6 @@ BAD: dict[str, tuple[Answer | Callable[[Seen], Awaitable[Answer]], str]] = {
     "redirect": (Answer(302, headers={"location": "https://127.0.0.1/x"}), "HTTP 302, not 200"),
     "slow": (hang, "no answer in time"),
     "10 MB": (Answer(body=b" " * 10_000_000), "over 64 KiB"),
-    "10,000 keys": (Answer(body=b'{"keys":[' + b"1," * 9_999 + b"1]}"), "10000 keys, more than 64"),
 }
 
 

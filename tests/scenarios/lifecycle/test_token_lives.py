@@ -153,11 +153,17 @@ async def test_a_newer_token_with_the_same_id_shares_the_lives(tmp_path: Path) -
         older = living(KEY, "ann", clock.now())
         async with joined(server, older):
             clock.move(5 * LIFE_S)
-            newer = living(KEY, "ann", clock.now(), jti=_claim(older, "jti"))
+            jti = _claim(older, "jti")
+            newer, short = (
+                living(KEY, "ann", clock.now(), lives=lives, jti=jti) for lives in (9, 3.1)
+            )
             other = living(KEY, "ann", clock.now())
             clock.move(3 * LIFE_S)
-        assert not await is_refused(server, newer)
-        assert await is_refused(server, other)
+            assert await is_refused(server, other)
+            assert not await is_refused(server, newer)
+            async with raw_participant(server, token=short) as ann:
+                clock.move(0.1 * LIFE_S + 61)  # its own `until`, not the end of the life noted
+                assert await ann.close_code() == 4401
 
 
 async def test_after_the_last_life_a_newer_token_is_asked_for_and_the_connection_ends(
