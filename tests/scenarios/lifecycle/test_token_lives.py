@@ -374,19 +374,20 @@ async def test_ten_thousand_lives_are_written_in_a_few_batches() -> None:
     assert len(batches) < 12
 
 
-@pytest.mark.parametrize("fault", ["shared", "newer", "a file", "not ours", "damaged"])
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("shared", "another server uses the folder"),
+        ("a file", "File exists"),
+        ("PRAGMA user_version = 99", "a newer version of toolbus"),
+        ("PRAGMA application_id = 99", "database of another program"),
+        ("DROP TABLE revocations", "cannot be read"),
+    ],
+)
 async def test_a_state_folder_that_cannot_be_used_ends_the_start(
-    tmp_path: Path, fault: str
+    tmp_path: Path, fault: str, words: str
 ) -> None:
-    clock = MovedClock()
-    folder = tmp_path / "state"
-    words = {
-        "shared": "another server uses the folder",
-        "newer": "a newer version of toolbus",
-        "a file": "File exists",
-        "not ours": "database of another program",
-        "damaged": "cannot be read",
-    }
+    clock, folder = MovedClock(), tmp_path / "state"
     async with AsyncExitStack() as stack:
         if fault == "shared":
             await stack.enter_async_context(serving(clock, folder))
@@ -396,14 +397,8 @@ async def test_a_state_folder_that_cannot_be_used_ends_the_start(
             async with serving(clock, folder):
                 pass
             with sqlite3.connect(folder / "tokens.db") as file:
-                file.execute(
-                    {
-                        "newer": "PRAGMA user_version = 99",
-                        "not ours": "PRAGMA application_id = 99",
-                        "damaged": "DROP TABLE revocations",
-                    }[fault]
-                )
+                file.execute(fault)
         for _ in range(2):  # the folder is not left locked
-            with pytest.raises(FolderUnavailable, match=words[fault]):
+            with pytest.raises(FolderUnavailable, match=words):
                 async with serving(clock, folder):
                     pass
