@@ -11,10 +11,10 @@ __all__ = ["Clock", "SystemClock", "Timer"]
 
 
 class Timer(Protocol):
-    """A call to come."""
+    """A scheduled call."""
 
     def cancel(self) -> object:
-        """Let it not come. Idempotent."""
+        """Cancel the call. Idempotent."""
 
 
 class Clock(Protocol):

@@ -54,7 +54,7 @@ _MAX_EPOCH = 2**53
 _MAX_QUERY_FIELDS = 16
 """Anyone may send thousands in a request line, and they are parsed before the token is checked."""
 _READ_S = 2.0
-"""So long a handshake waits for the state: a client that gets no answer gives up after 10 s."""
+"""The most that a handshake waits for the state: a client without an answer gives up after 10 s."""
 _WINDOW_S = 60.0
 """The window of the lines about refusals: anyone can cause these, and they must not fill a disk."""
 _MAX_LINES = 20
@@ -121,7 +121,7 @@ class Admitted:
 
 
 class Unread(NamedTuple):
-    """A token whose last life is over, as far as is known here: the state is to be read first."""
+    """A token whose last known life is over: the stored state has to be read first."""
 
     key: TokenKey
 
@@ -317,13 +317,16 @@ class Admission:
             The same participant, with the end of that life; None if the token would not be
             accepted any more, or has other grants by now.
         """
+        assert self.extensions is not None
         try:
             token = self._verify(jwt, is_read=True)
         except _Refused:
             return None
-        if self.extensions is None or not _is_for(token, participant, room):
+        if not _is_for(token, participant, room):
             return None
-        if token.api != participant.scope or token.role != participant.role:
+        # A rule of the operator may have changed; `admin` is for all rooms of the token.
+        given = (token.role, token.api, tuple(token.room))
+        if given != (participant.role, participant.scope, participant.rooms):
             return None
         end = self.extensions.end_of(token)
         # Another connection with this token may have been faster.

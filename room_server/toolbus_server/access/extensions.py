@@ -1,22 +1,20 @@
-"""Extensions: tokens with `until` that are valid beyond their `exp`, since they are in use.
+"""Further lives of tokens with `until`, which are valid beyond their `exp` while they are used.
 
-The lives of a token follow each other without a gap, each as long as the first. While it has a
-connection, it is given the next one; so all servers of a bus come to the same times. What is noted
-is the end of a life by issuer and token id, and it is stored for a restart and for other servers.
-Time is passed in.
+Lives follow each other without a gap, each as long as the first, so all servers of a bus compute
+the same ends. The end of the last life is noted by issuer and token id, and stored for a restart
+and for other servers. Time is passed in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from math import ceil
-from typing import Protocol, TypeAlias
+from typing import TypeAlias
 from zlib import crc32
 
 from toolbus.auth.tokens import LEEWAY_S, VerifiedToken
 
 __all__ = [
-    "ExtensionStore",
     "Extensions",
     "StateUnavailable",
     "TokenKey",
@@ -35,23 +33,13 @@ class StateUnavailable(OSError):
     """The state of tokens cannot be read or written now."""
 
 
-class ExtensionStore(Protocol):
-    """Where extensions are stored."""
-
-    def read(self, key: TokenKey) -> Awaitable[float | None]:
-        """Return the end of the last life that is stored. Raises `StateUnavailable`."""
-
-    def write(self, ends: Mapping[TokenKey, float]) -> None:
-        """Store ends of lives, sooner or later: it tries again until it can."""
-
-
 def key_of(token: VerifiedToken) -> TokenKey:
     """Return the key of a token."""
     return token.issuer, token.jti
 
 
 def _next_end(token: VerifiedToken, end: float, now: float) -> float:
-    """Return when the life ends that follows one which ends at `end`, and is not over now."""
+    """Return the end of the first life after `end` that is not over at `now`."""
     life_s = token.expires_at - token.issued_at
     assert token.until is not None
     lives = max(1, ceil((now - end) / life_s))
@@ -76,11 +64,18 @@ class Extensions:
     """The extensions that one server knows, and stores.
 
     Args:
-        store: Where they are stored.
+        write: Stores ends of lives in the background; it tries again until it succeeds.
+        read: Returns the stored end of a token's last life, or raises `StateUnavailable`; None
+            where all that is stored was learned at the start.
     """
 
-    def __init__(self, store: ExtensionStore) -> None:
-        self._store = store
+    def __init__(
+        self,
+        write: Callable[[Mapping[TokenKey, float]], None],
+        read: Callable[[TokenKey], Awaitable[float | None]] | None = None,
+    ) -> None:
+        self._write = write
+        self._read = read
         self._ends: dict[TokenKey, float] = {}
         self._cleaned_at = 0.0
 
@@ -94,13 +89,14 @@ class Extensions:
 
     def end_of(self, token: VerifiedToken) -> float:
         """Return when the current life of a token ends, as far as it is known here."""
-        return max(token.expires_at, self._ends.get(key_of(token), 0.0))
+        noted = self._ends.get(key_of(token), 0.0)  # perhaps by a token of this id with a later end
+        return max(token.expires_at, min(noted, token.until or 0.0))
 
     def extend(self, token: VerifiedToken, now: float) -> None:
         """Note that a token that is in use is good for another life."""
         end = _next_end(token, self.end_of(token), now)
         self.learn([(key_of(token), end)], now)
-        self._store.write({key_of(token): end})
+        self._write({key_of(token): end})
 
     def learn(self, ends: Iterable[tuple[TokenKey, float]], now: float) -> None:
         """Add what is stored, or what another server has noted."""
@@ -112,6 +108,5 @@ class Extensions:
 
     async def read(self, key: TokenKey, now: float) -> None:
         """Learn what is stored of a token. Raises `StateUnavailable`."""
-        end = await self._store.read(key)
-        if end is not None:
+        if self._read is not None and (end := await self._read(key)) is not None:
             self.learn([(key, end)], now)

@@ -48,10 +48,10 @@ def revoked_until(at: float, until: float | None, *, extends: bool) -> float:
 
     Args:
         at: When it was made.
-        until: When the last life of the token ends, if the administrator has said so.
+        until: When the last life of the token ends, if the administrator gave it.
         extends: Whether tokens get further lives.
     """
-    # A revoked token gets no other life, so after this it is refused for being unused too.
+    # A revoked token gets no further life, so after this time it is refused as unused anyway.
     shortest = at + MAX_TOKEN_LIFE_S + 2 * LEEWAY_S
     longest = at + MAX_UNTIL_S + 2 * LEEWAY_S
     if not extends:
@@ -73,9 +73,9 @@ class Revocations:
         """Return the number of stored revocations."""
         return len(self._identities) + len(self._tokens)
 
-    def revoke(self, revocation: Revocation, now: float) -> None:
+    def revoke(self, revocation: Revocation) -> None:
         """Revoke the token with an id, or all issued to an identity until a time."""
-        self.learn(revocation, now)
+        self.learn(revocation, revocation.at)
         self.on_revoked(revocation)
 
     def learn(self, revocation: Revocation, now: float) -> None:

@@ -6,7 +6,7 @@ import fcntl
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
@@ -68,8 +68,16 @@ class StateFolder:
         """Writes to it."""
 
     async def load(self) -> tuple[list[tuple[TokenKey, float]], list[Revocation]]:
-        """Return further lives and revocations that still matter, the oldest first."""
-        return await _THREADS.run(self._load)
+        """Return further lives and revocations that still matter, the oldest first.
+
+        Raises `FolderUnavailable`, and closes the folder, if it cannot be read.
+        """
+        try:
+            return await _THREADS.run(self._load)
+        except sqlite3.Error as error:
+            await _THREADS.finish(self.close)
+            text = f"{self._file.path} cannot be read: {error}"
+            raise FolderUnavailable(text, executed="no") from error
 
     def _load(self) -> tuple[list[tuple[TokenKey, float]], list[Revocation]]:
         connection, now = self._file.connection(), time.time()
@@ -87,14 +95,6 @@ class StateFolder:
                 for issuer, name, jti, at, ends_at in revoked
             ],
         )
-
-    async def read(self, key: TokenKey) -> float | None:
-        """Return nothing: what is stored was loaded at the start."""
-        return None
-
-    def write(self, ends: Mapping[TokenKey, float]) -> None:
-        """Store ends of lives, sooner or later."""
-        self.writer.add_ends(ends)
 
     async def aclose(self, limit_s: float) -> None:
         """Write what waits, and let another server use the folder."""

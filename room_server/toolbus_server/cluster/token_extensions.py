@@ -7,7 +7,7 @@ compute the same ends, so a write keeps the later of two.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from redis.exceptions import RedisError
 
@@ -45,13 +45,9 @@ class RedisExtensions:
             raise StateUnavailable(safe_message(error)) from error
         return None if found is None else float(found)
 
-    def write(self, ends: Mapping[TokenKey, float]) -> None:
-        """Store ends of lives, sooner or later."""
-        self.writer.add_ends(ends)
-
     def restore(self) -> None:
         """Write again what this node knows: Redis may have lost it."""
-        self.write(dict(self.known()))
+        self.writer.add_ends(dict(self.known()))
 
     async def _write(self, batch: StateBatch) -> None:
         members = [word for key, end in batch.ends.items() for word in (end, _member(key))]

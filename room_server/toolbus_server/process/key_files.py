@@ -14,11 +14,10 @@ import pwd
 import secrets
 import shlex
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
-from math import inf
 from pathlib import Path
 
 from toolbus.atomic_file import write_atomically
@@ -147,13 +146,12 @@ def read_key_files(paths: Iterable[Path]) -> KeyRing:
     return keys
 
 
-def joined(rings: Iterable[KeyRing]) -> KeyRing:
+def joined(rings: Sequence[KeyRing]) -> KeyRing:
     """Return the keys and issuers of several rings as one.
 
     Raises:
         ValueError: Two keys have the same id, or one of several issuers has no alias of its own.
     """
-    rings = list(rings)
     issuers = [issuer for ring in rings for issuer in ring.issuers.values()]
     keys = KeyRing([key for ring in rings for key in ring], issuers)
     keys.aliases()
@@ -232,12 +230,10 @@ class KeyReloader:
             tasks.create_task(self._follow_sets())
 
     async def _follow_sets(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             await self.fetch_sets()
-            due_at = self._key_sets.next_due(self._in_files)
             with suppress(TimeoutError):
-                async with asyncio.timeout_at(None if due_at == inf else max(due_at, loop.time())):
+                async with asyncio.timeout_at(self._key_sets.next_due(self._in_files)):
                     await self._has_changed.wait()
             self._has_changed.clear()
 

@@ -1,7 +1,7 @@
 """Key sets at addresses: fetched on threads every five minutes, never because of a token.
 
-The last good set of an issuer counts for as long as no newer one can be read; why not is logged
-once. The operator wrote the address, so it may be in a private network. The issuer writes
+The last good set of an issuer is used until a newer one can be read; the reason of a failure is
+logged once. The operator wrote the address, so it may be in a private network. The issuer writes
 redirects, so they are not followed.
 """
 
@@ -29,7 +29,7 @@ _INTERVAL_S = 300.0
 _RETRY_S = 10.0
 """The pause as long as an issuer has no set at all: until then its participants wait."""
 _TIMEOUT_S = 10.0
-"""Of one request in all: a server waits so long for its sets before it listens."""
+"""Of one whole request: a server waits for its sets before it listens."""
 # One for each of few issuers: an address that hangs must not hold up the others.
 _FETCH_THREADS = WorkerThreads("key sets", 4, may_take_long=True)
 _logger = bounded_logger(__name__)
@@ -150,7 +150,7 @@ class _TimedSocket(ssl.SSLSocket):
     The limit of a socket is one for each read, and a server may send a byte before each of them.
     """
 
-    ends_at = inf
+    ends_at: float
     """By the monotonic clock."""
 
     def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
@@ -158,13 +158,12 @@ class _TimedSocket(ssl.SSLSocket):
         left_s = self.ends_at - time.monotonic()
         if left_s <= 0:
             raise TimeoutError
-        self.settimeout(min(left_s, _TIMEOUT_S))
+        self.settimeout(left_s)
         return super().recv_into(buffer, nbytes, flags)
 
 
 def _read_set(issuer: Issuer, timeout_s: float) -> Issuer:
-    data = _get(issuer, timeout_s)
-    return issuer.with_set(data, time.time())
+    return issuer.with_set(_get(issuer, timeout_s), time.time())
 
 
 def _get(issuer: Issuer, timeout_s: float) -> bytes:

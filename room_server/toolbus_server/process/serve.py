@@ -327,7 +327,7 @@ async def _serve(
 
 
 async def _start(server: RoomServer, reloader: KeyReloader, *, share_port: bool) -> None:
-    await reloader.fetch_sets()  # who connects to a server that listens is to be admitted
+    await reloader.fetch_sets()  # until then, tokens of these issuers are answered with 503
     await server.start(share_port=share_port)
 
 

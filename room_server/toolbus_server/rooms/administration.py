@@ -34,7 +34,7 @@ from toolbus_server.rooms.hub import Hub, OpenRoom
 __all__ = ["AdminActions", "Administration", "OtherNodes", "RoomsElsewhere"]
 
 _MAX_CHARS = 256
-"""All servers of a bus remember a revocation for two days (PROTOCOL.md, ADMIN-1)."""
+"""All servers of a bus remember a revocation (PROTOCOL.md, ADMIN-1)."""
 _MAX_ROOMS = 1_000
 """A page is made and packed in one step of the event loop (PROTOCOL.md, ADMIN-2)."""
 _Reply: TypeAlias = dict[str, Any]
@@ -74,10 +74,9 @@ class AdminActions:
             options: The checked options of the request; for a revocation with `at`, its time in
                 seconds since the epoch, and `ends_at`, when it may be forgotten.
         """
-        if action == "revoke" and "jti" in options:
-            self._revoke(options["jti"], options)
-        elif action == "revoke":
-            self._revoke(Identity(options["issuer"], options["name"]), options)
+        if action == "revoke":
+            target = options["jti"] if "jti" in options else _identity_of(options)
+            self._revocations.revoke(Revocation(target, options["at"], options["ends_at"]))
         matches = _matcher(action, options)
         for name, open_room in self._hub.rooms.items():
             open_room.hold_requests.away.remove(partial(matches, name))
@@ -90,10 +89,6 @@ class AdminActions:
         for session in evicted:
             session.evict()
         return len(evicted)
-
-    def _revoke(self, target: Identity | str, options: dict[str, Any]) -> None:
-        revocation = Revocation(target, options["at"], options["ends_at"])
-        self._revocations.revoke(revocation, options["at"])
 
 
 class Administration:
@@ -187,7 +182,8 @@ class Administration:
             raise PermissionDenied("revoking reaches every room: your token is not for all of them")
         target = self._revoked(admin, options)
         # With its time, a node that receives it later does not revoke tokens issued meanwhile.
-        at, until = self._now(), options.get("until")
+        at = self._now()
+        until = options.get("until") if "jti" in target else None
         if until is not None and (type(until) not in (int, float) or not at < until < inf):
             raise bad_option("until", "must be a time to come, in seconds since the epoch")
         ends_at = revoked_until(at, until, extends=self.extends_tokens)
@@ -231,16 +227,20 @@ def _matcher(action: str, options: dict[str, Any]) -> Callable[[str, Participant
             return lambda name, participant: (
                 name == room and wanted in (participant.id, participant.full_name)
             )
-        kicked = Identity(options["issuer"], options["name"])
+        kicked = _identity_of(options)
         return lambda name, participant: (
             name == room and (participant.id == wanted or participant.identity == kicked)
         )
     if "jti" in options:
         return lambda _, participant: participant.jti == options["jti"]
-    identity, at = Identity(options["issuer"], options["name"]), options["at"]
+    identity, at = _identity_of(options), options["at"]
     return lambda _, participant: (
         participant.identity == identity and is_issued_before(participant.issued_at, at)
     )
+
+
+def _identity_of(options: dict[str, Any]) -> Identity:
+    return Identity(options["issuer"], options["name"])
 
 
 def _summary(name: str, here: OpenRoom | None, participants: int, toolkits: int) -> dict[str, Any]:

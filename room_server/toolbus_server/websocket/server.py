@@ -64,7 +64,7 @@ _REPLACED = 4409
 _EVICTED = 4440
 _LEAVING = "the server is shutting down"
 _STORED_S = 5.0
-"""So long an administrator, or the end of the server, waits until the state is written."""
+"""The most that an administrator, or the end of the server, waits for the state to be written."""
 # Replaces the request of an open session: its headers take memory and contain the token.
 _EMPTY_REQUEST = Request("", Headers())
 
@@ -162,15 +162,17 @@ class RoomServer:
         """Read the state of tokens. Raises `FolderUnavailable`."""
         admission = self.admission
         if self.node is not None:
-            admission.extensions = Extensions(self.node.extensions)
-            self.node.extensions.known = admission.extensions.__iter__
+            shared = self.node.extensions
+            admission.extensions = Extensions(shared.writer.add_ends, shared.read)
+            shared.known = admission.extensions.__iter__
         elif self._settings.state is not None:
             # Few servers need SQLite.
             from toolbus_server.access.state_file import StateFolder
 
-            folder = self._state = await StateFolder.open(self._settings.state)
-            admission.extensions = Extensions(folder)
+            folder = await StateFolder.open(self._settings.state)
             lives, revocations = await folder.load()
+            self._state = folder
+            admission.extensions = Extensions(folder.writer.add_ends)
             admission.extensions.learn(lives, self._clock.now())
             for revocation in revocations:
                 admission.revocations.learn(revocation, self._clock.now())

@@ -99,7 +99,6 @@ class TokenExpiry:
     _loop: asyncio.AbstractEventLoop
     _clock: Clock
     _timer: Timer | None = None
-    _extends: str = ""
     _notified_of: float = 0.0
     _close_at: float = 0.0
     ends_at: float = 0.0
@@ -111,9 +110,8 @@ class TokenExpiry:
         """Track this token. A participant is notified once of each time of expiry."""
         self.stop()
         self.ends_at = admitted.expires_at
-        self._extends = admitted.extends
         if admitted.extends:
-            self._arm(admitted.renew_at, self._extend)
+            self._arm(admitted.renew_at, partial(self._extend, admitted.extends))
         elif self._notified_of == self.ends_at or admitted.renew_at >= self.ends_at:
             self._arm(self.ends_at, self._end)
         else:
@@ -128,11 +126,10 @@ class TokenExpiry:
     def _arm(self, at: float, act: Callable[[], None]) -> None:
         self._timer = self._clock.call_at(at, act)
 
-    def _extend(self) -> None:
+    def _extend(self, jwt: str) -> None:
         """Give the token another life; where that is not possible, ask for a newer one."""
-        extended = self._holder.extend(self._extends)
+        extended = self._holder.extend(jwt)
         if extended is None:
-            self._extends = ""
             self._notify()
         else:
             self.start(extended)

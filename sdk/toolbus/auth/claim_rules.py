@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NotRequired, TypeAlias
 
-from pydantic import ConfigDict, StrictBool, StrictInt, StrictStr, TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
 from toolbus.auth.grant_options import FIELDS, read_scope
@@ -28,7 +28,7 @@ from toolbus.auth.token_limits import MAX_ROOM_PATTERNS
 
 __all__ = ["ClaimRule", "read_rule", "table_fault"]
 
-ClaimValue: TypeAlias = StrictStr | StrictBool | StrictInt
+ClaimValue: TypeAlias = str | bool | int
 """What a rule compares a claim with."""
 _PLACEHOLDER = re.compile(r"\{([^{}]+)\}")
 
@@ -42,8 +42,8 @@ class ClaimRule:
     iss: str
     """The issuer of the tokens."""
     match: Mapping[str, ClaimValue]
-    """The value of each claim that decides. A text with `*` at its end stands for all that begin
-    like it; a claim that is a list has to have one such element."""
+    """The value of each claim that decides. A text with `*` at its end matches all that begin like
+    it; a claim that is a list has to have one such element."""
     rooms: tuple[str, ...]
     """The rooms, or patterns of rooms, that the participant may join."""
     api: ApiScope
@@ -131,11 +131,11 @@ def read_rule(number: int, table: object) -> ClaimRule:
 
 def _check(rule: ClaimRule) -> None:
     if not rule.match:
-        # This is a mistake: a public issuer gives a token to everyone.
+        # A public issuer gives a token to everyone.
         raise ValueError('match is empty: to admit all tokens of the issuer write { sub = "*" }')
     for claim, value in rule.match.items():
         if isinstance(value, str) and "*" in value[:-1]:
-            raise ValueError(f"match.{claim}: '*' stands at the end only")
+            raise ValueError(f"match.{claim}: '*' may only be at the end")
     if not 0 < len(rule.rooms) <= MAX_ROOM_PATTERNS:
         raise ValueError(f"rooms has 1 to {MAX_ROOM_PATTERNS} rooms or patterns of rooms")
     for pattern in rule.rooms:

@@ -69,9 +69,8 @@ class Issuer:
         check_label("audience", self.audience)
         if self.alias is not None and not is_alias(self.alias):
             raise ValueError(f"the alias {self.alias[:64]!r} must be {ALIAS_RULE}")
-        for name in self.algorithms or ("none",):
-            if name not in _ALGORITHMS:
-                raise ValueError(f"algorithms has to be some of {', '.join(_ALGORITHMS)}")
+        if not self.algorithms or not set(self.algorithms) <= set(_ALGORITHMS):
+            raise ValueError(f"algorithms has to be some of {', '.join(_ALGORITHMS)}")
         if self.is_remote:
             _check_address(self.jwks)
         elif self.ca is not None or self.token_file is not None:

@@ -124,7 +124,7 @@ class KeyRing:
         return self._by_kid.get(kid)
 
     def aliases(self) -> dict[str, str]:
-        """Return the alias of each issuer, also with a key set; empty for one alone without one.
+        """Return the alias of each issuer; empty for a sole issuer that has none.
 
         Raises:
             ValueError: There are several issuers, and one has no alias, or that of another; or an
@@ -212,9 +212,9 @@ def _tables(document: dict[str, Any], name: str, read: Callable[[int, Any], T]) 
     tables = document.get(name, [])
     if not isinstance(tables, list):
         raise ValueError(f"it has no [[{name}]] table: {name} is something else")
+    label = {"key": "kid", "issuer": "iss"}.get(name)
     for number, table in enumerate(tables, start=1):
         where = f"{name} {number}"
-        label = {"key": "kid", "issuer": "iss"}.get(name, "")
         if not isinstance(table, dict):
             raise ValueError(f"{where}: must be a [[{name}]] table")
         if label in table:

@@ -19,7 +19,7 @@ from toolbus.auth.grants import ApiScope, check_room_pattern, matches_room
 from toolbus.auth.key_sets import Issuer
 from toolbus.auth.keys import Algorithm, Key, KeyRing
 from toolbus.auth.participant_names import MAX_RULED_NAME_CHARS, is_participant_name, name_fault
-from toolbus.auth.token_limits import LEEWAY_S, MAX_JWT_BYTES, MAX_ROOM_PATTERNS
+from toolbus.auth.token_limits import LATEST_TIME, LEEWAY_S, MAX_JWT_BYTES, MAX_ROOM_PATTERNS
 from toolbus.errors import PermissionDenied
 
 __all__ = [
@@ -42,11 +42,10 @@ AUDIENCE = "toolbus"
 MAX_TOKEN_LIFE_S = 24 * 3600
 """In seconds: a stolen token is of use, and a revoked one remembered, for as long (TOKEN-3)."""
 MAX_UNTIL_S = 400 * 24 * 3600
-"""In seconds: so long a token may be valid while it is used, and servers remember that one of these
-is revoked (TOKEN-8)."""
+"""In seconds: the most that a token may be valid while it is used (TOKEN-8). Servers remember the
+revocation of one of these for as long."""
 _MAX_JTI_CHARS = 128
-"""Every server of a bus remembers the revoked ones for two days."""
-_LATEST_TIME = 253_402_300_799  # the last second of the year 9999
+"""Every server of a bus remembers the revoked ones."""
 
 RefusalReason: TypeAlias = Literal[
     "malformed",
@@ -123,6 +122,7 @@ class ParticipantToken:
         *,
         ttl_s: float = 3600,
         until_s: float | None = None,
+        jti: str | None = None,
         not_before: float | None = None,
         now: float | None = None,
     ) -> str:
@@ -135,6 +135,8 @@ class ParticipantToken:
             key: Signs the token; its issuer is the token's.
             ttl_s: Seconds until it expires; a fraction is rounded up.
             until_s: Seconds until its last life ends, at most 400 days; None for one life.
+            jti: Its id, 1 to 128 characters; by default a new one. Tokens with one id share their
+                lives and their revocation.
             not_before: The time before which it is not valid, in seconds since the epoch.
             now: The current time in seconds since the epoch; this machine's clock by default.
 
@@ -154,7 +156,7 @@ class ParticipantToken:
             "iss": key.iss,
             "iat": issued_at,
             "exp": issued_at + math.ceil(ttl_s),
-            "jti": secrets.token_hex(16),
+            "jti": jti or secrets.token_hex(16),
             "api": self.api.to_claims(),
         }
         if until_s is not None:
@@ -320,7 +322,7 @@ def _time_of(claims: dict[str, Any], name: str) -> float:
     value = claims.get(name)
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TokenRefused("bad_time")
-    if not 0 <= value <= _LATEST_TIME:  # NaN fails too, and integers too big for a float
+    if not 0 <= value <= LATEST_TIME:  # NaN fails too, and integers too big for a float
         raise TokenRefused("bad_time")
     return float(value)
 

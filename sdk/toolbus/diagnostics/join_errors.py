@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from toolbus.auth.grants import matches_room
-from toolbus.auth.token_limits import LEEWAY_S
+from toolbus.auth.token_limits import LATEST_TIME, LEEWAY_S
 from toolbus.diagnostics.exit_codes import UNAUTHORIZED, UsageError, with_step
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
 from toolbus.settings import (
@@ -44,7 +44,6 @@ __all__ = [
 ]
 
 _CREATE_TOKEN = "create one with `toolbus token create`"
-_LATEST_TIME = 253_402_300_799  # the last second of the year 9999
 
 
 class TokenExpired(PermissionDenied):
@@ -128,7 +127,7 @@ def last_life_left_s(claims: dict[str, Any]) -> float | None:
     until = claims.get("until")
     if isinstance(until, bool) or not isinstance(until, int | float):
         return None
-    return until - time.time() if 0 < until <= _LATEST_TIME else None
+    return until - time.time() if 0 < until <= LATEST_TIME else None
 
 
 def expired_for_s(claims: dict[str, Any]) -> float | None:

@@ -169,7 +169,7 @@ async def test_a_provider_admits_by_rule_rotates_and_stops(
                 host.host(Toolkit("echo", [say])),
                 server.room(ann) as caller,
             ):
-                people = {each.name for each in await caller.participants()}
+                people = {person.name for person in await caller.participants()}
                 assert people == {"host-7", "ann@idp.test"}
                 await check_call(caller)
                 bob = await idp.ask({"sub": "9", "email": "bob@idp.test"}, rotate="ES256")

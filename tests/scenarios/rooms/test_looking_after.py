@@ -252,7 +252,7 @@ _RETENTION_S = revoked_until(0.0, None, extends=False)
 
 
 def _revoke(revocations: Revocations, target: Identity | str, at: float) -> None:
-    revocations.revoke(Revocation(target, at, at + _RETENTION_S), at)
+    revocations.revoke(Revocation(target, at, at + _RETENTION_S))
 
 
 def test_a_revocation_is_stored_as_long_as_a_token_may_live() -> None:

@@ -143,7 +143,7 @@ LEVELS: dict[str, Any] = {
         (github(environment="test"), "ci-74", "user", ("main",), OBSERVES),
         (github(environment=ABSENT, repository_id=74), "ci-74", "user", ("main",), OBSERVES),
         (github(ROTATED, environment=["x"]), "ci-74", "user", ("main",), OBSERVES),
-        # What a token says of rooms, role and grants counts for nothing.
+        # Rooms, role and grants in the token are ignored.
         (
             github(environment="t", room=["*"], role="admin", api={"admin": True}),
             *("ci-74", "user", ("main",), OBSERVES),
@@ -196,11 +196,7 @@ def with_header(key: Key, claims: Mapping[str, Any], **header: Any) -> str:
         (f"{segment({'alg': 'none', 'kid': 'k1'})}.{segment(GITHUB_CLAIMS)}.", "alg_none"),
         (github(aud=CLUSTER), "wrong_audience"),
         (github(aud=["sts.amazonaws.com"]), "wrong_audience"),
-        (github(aud=ABSENT), "wrong_audience"),
         (github(exp=NOW + 86_401), "life_too_long"),
-        (github(iat=NOW + 180, nbf=NOW + 175), "issued_in_future"),
-        (github(iat=ABSENT), "bad_time"),
-        (github(jti=7), "bad_jti"),
         (github(repository="octo-orga/x"), "no_rule"),
         (github(repository=["other/x", 7]), "no_rule"),
         (github(repository={"octo-org/x": 1}), "no_rule"),
@@ -319,7 +315,7 @@ RULE = f'[[rule]]\niss = "{GITHUB}"\nmatch = {{ a = "b" }}\npreset = "host"\n'
         (f"{ISSUER.replace('set.json', 'https:///x')}{RULE}", "https address"),
         (ISSUER + RULE.replace("match", "matches"), "match is missing"),
         (ISSUER + RULE.replace('{ a = "b" }', "{}"), "match is empty"),
-        (ISSUER + RULE.replace('"b"', '"b*c"'), "match.a: '\\*' stands at the end"),
+        (ISSUER + RULE.replace('"b"', '"b*c"'), "match.a: '\\*' may only be at the end"),
         (ISSUER + RULE.replace('"b"', "[1]"), "match.a"),
         (f'{ISSUER}{RULE}name = "ci-{{"', "in braces"),
         (f'{ISSUER}{RULE}name = "{{}}"', "in braces"),

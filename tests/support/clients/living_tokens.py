@@ -49,7 +49,7 @@ class MovedClock:
         self._now = until
 
 
-def living(key: Key, name: str, now: float, *, lives: float = 1_000, life_s: float = LIFE_S) -> str:
+def living(key: Key, name: str, now: float, *, lives: float = 1_000, jti: str | None = None) -> str:
     """Make a token with all grants in every room that has so many lives."""
     token = ParticipantToken(name=name, room=["*"], api=ApiScope.full())
-    return token.to_jwt(key, ttl_s=life_s, until_s=lives * life_s, now=now)
+    return token.to_jwt(key, ttl_s=LIFE_S, until_s=lives * LIFE_S, jti=jti, now=now)

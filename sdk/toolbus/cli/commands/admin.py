@@ -125,16 +125,14 @@ def _revoke(
 def _read_time(text: str) -> float:
     """Return seconds since the epoch. Raises UsageError."""
     try:
-        return float(text) if text.replace(".", "", 1).isdigit() else _of_date(text)
+        if text.replace(".", "", 1).isdigit():
+            return float(text)
+        found = datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(
-            f"--until {shown(text)} is no time: write seconds since the epoch, or"
+            f"--until {shown(text)} is not a time: write seconds since the epoch, or"
             " 2027-01-31T12:00:00Z"
         ) from None
-
-
-def _of_date(text: str) -> float:
-    found = datetime.fromisoformat(text)
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 

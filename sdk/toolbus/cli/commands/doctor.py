@@ -30,7 +30,7 @@ import typer
 from toolbus.auth.grants import ApiScope, matches_room
 from toolbus.auth.keys import KeyRing
 from toolbus.auth.participant_names import name_fault
-from toolbus.auth.token_limits import LEEWAY_S
+from toolbus.auth.token_limits import LATEST_TIME, LEEWAY_S
 from toolbus.cli.arguments import read_file
 from toolbus.cli.columns import show_columns, span_text
 from toolbus.cli.room_options import RoomOptions, joins_a_room
@@ -73,7 +73,6 @@ _OLD_KEY_SET_S = 900.0
 """Three requests of the server have failed by then."""
 _MAX_METRICS_BYTES = 262_144
 """The address may be that of any server, which could answer without end."""
-_LATEST_TIME = 253_402_300_799  # the last second of the year 9999
 
 
 @dataclass(slots=True)
@@ -248,7 +247,7 @@ async def _check_token(context: _Context) -> str:
             f"the name in the token {fault}", "`toolbus token create --name NAME` creates a new one"
         )
     expires_at = claims.get("exp")
-    if not isinstance(expires_at, int | float) or not 0 < expires_at <= _LATEST_TIME:
+    if not isinstance(expires_at, int | float) or not 0 < expires_at <= LATEST_TIME:
         raise CheckFailed(
             "the token has no valid time of expiry", "`toolbus token create` creates a new one"
         )
@@ -414,7 +413,7 @@ async def _check_room(context: _Context) -> str:
             context.joined = True
             context.scope = room.grants
             until = room._entered.checked_welcome.facts.get("until")
-            if isinstance(until, int | float) and 0 < until <= _LATEST_TIME:
+            if isinstance(until, int | float) and 0 < until <= LATEST_TIME:
                 context.until = until
             return f"joined {room.room} as {room.me.full_name}"
     except PermissionDenied as error:

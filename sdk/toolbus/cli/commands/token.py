@@ -27,6 +27,7 @@ from toolbus.auth.tokens import (
     ParticipantToken,
     RefusalReason,
     TokenRefused,
+    VerifiedToken,
 )
 from toolbus.cli.completion import complete_grant, complete_preset
 from toolbus.cli.error_report import reporting, writing
@@ -153,7 +154,8 @@ def _create(  # noqa: PLR0913 - a parameter for each flag
         bool,
         typer.Option(
             help="Leave the file of --out as it is while it has such a token, by one of these keys,"
-            " in the first 80 % of its --ttl. For services that start again."
+            " in the first 80 % of its --ttl; a newer one has the same id. For services that start"
+            " again."
         ),
     ] = False,
     json: _JsonErrors = False,
@@ -177,12 +179,18 @@ def _create(  # noqa: PLR0913 - a parameter for each flag
             if until_s is not None and not ttl_s < until_s <= MAX_UNTIL_S:
                 text = "it must be longer than --ttl, and at most 400d"
                 raise ValueError(f"--until {until} is not valid: {text}")
-            jwt = made.to_jwt(key, ttl_s=ttl_s, until_s=until_s)
+            jti = None
+            if if_needed and out and (old := _same_token(out, made, until_s, ring)) is not None:
+                # Participants read the file again at 80 % of a life, and then need a newer token.
+                if time.time() < old.issued_at + 0.8 * (old.expires_at - old.issued_at):
+                    return
+                # A service may stay connected with the old one for longer than a life. With
+                # another id the new one would then be refused as unused when it reconnects.
+                jti = old.jti
+            jwt = made.to_jwt(key, ttl_s=ttl_s, until_s=until_s, jti=jti)
         except ValueError as error:
             raise UsageError(f"no token was created: {error_text(error)}") from error
         if out is not None:
-            if if_needed and _is_good(out, jwt, ring):
-                return
             with writing(out):
                 write_atomically(out, f"{jwt}\n".encode(), mode=0o600)
             return
@@ -223,24 +231,18 @@ def _inspect(
         typer.echo(json_text(claims, indent=2))
 
 
-def _is_good(path: Path, new: str, keys: KeyRing) -> bool:
-    """Whether a file has a token that is as good as a new one, so that it need not be replaced.
-
-    Whether a token with `until` was given a further life is not known here: after its first one it
-    is replaced.
-    """
+def _same_token(
+    path: Path, wanted: ParticipantToken, until_s: float | None, keys: KeyRing
+) -> VerifiedToken | None:
+    """Return the token of a file if it is what is wanted, and one of these keys signed it."""
     try:
-        old = ParticipantToken.from_jwt(read_token_file(path), keys)
+        old = ParticipantToken.from_jwt(read_token_file(path), keys, allow_extended=True)
     except (OSError, ValueError, TokenRefused):
-        return False
-    wanted = ParticipantToken.from_jwt(new, keys)
-    for name in ("name", "room", "role", "api"):
-        if getattr(old, name) != getattr(wanted, name):
-            return False
-    life_s = old.expires_at - old.issued_at
-    # Participants read the file again at 80 % of a life, and then need a newer token.
-    is_new = time.time() < old.issued_at + 0.8 * life_s
-    return is_new and (old.until is None) == (wanted.until is None)
+        return None
+    if (old.until is None) != (until_s is None):
+        return None
+    fields = ("name", "room", "role", "api")
+    return old if all(getattr(old, name) == getattr(wanted, name) for name in fields) else None
 
 
 def read_duration_s(text: str) -> float:
