@@ -199,7 +199,8 @@ class ParticipantToken:
         jti = claims.get("jti", "")
         if not isinstance(jti, str) or len(jti) > _MAX_JTI_CHARS or not jti.isprintable():
             raise TokenRefused("bad_jti")
-        until = _checked_until(claims, issued_at, expires_at)
+        # Of an identity provider the rules decide, and they give no further life.
+        until = _checked_until(claims, issued_at, expires_at) if issuer is None else None
         ends_at = expires_at if until is None or not allow_extended else until
         if now >= ends_at + LEEWAY_S:
             raise TokenRefused("expired")

@@ -123,9 +123,12 @@ def expiry_text(claims: dict[str, Any], ago_s: float) -> str:
 
 
 def last_life_left_s(claims: dict[str, Any]) -> float | None:
-    """Return the seconds until the last life of a token ends; None for one without `until`."""
+    """Return the seconds until the last life of a token ends; None for one without `until`.
+
+    One without rooms is of an identity provider, whose claim `until` has no effect.
+    """
     until = claims.get("until")
-    if isinstance(until, bool) or not isinstance(until, int | float):
+    if "room" not in claims or isinstance(until, bool) or not isinstance(until, int | float):
         return None
     return until - time.time() if 0 < until <= LATEST_TIME else None
 
