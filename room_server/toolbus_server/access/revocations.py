@@ -8,20 +8,20 @@ Time is passed in.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from typing import NamedTuple, TypeVar
 
 from toolbus.auth.tokens import LEEWAY_S, MAX_TOKEN_LIFE_S, MAX_UNTIL_S, VerifiedToken
 from toolbus.bounded_logging import bounded_logger
 from toolbus_server.registry.models import Identity
 
-__all__ = ["Revocation", "Revocations", "is_issued_before", "revoked_until"]
+__all__ = ["MAX_REVOCATIONS", "Revocation", "Revocations", "is_issued_before", "revoked_until"]
 
 K = TypeVar("K")
 
 _logger = bounded_logger(__name__)
-_MAX_REVOCATIONS = 100_000
-"""The maximum of revoked identities, and of revoked tokens."""
+MAX_REVOCATIONS = 100_000
+"""The maximum of revoked identities, and of revoked tokens; in Redis of both together."""
 
 
 class Revocation(NamedTuple):
@@ -51,11 +51,12 @@ def revoked_until(at: float, until: float | None, *, extends: bool) -> float:
         until: When the last life of the token ends, if the administrator gave it.
         extends: Whether tokens get further lives.
     """
-    # A revoked token gets no further life, so after this time it is refused as unused anyway.
-    shortest = at + MAX_TOKEN_LIFE_S + 2 * LEEWAY_S
-    longest = at + MAX_UNTIL_S + 2 * LEEWAY_S
     if not extends:
-        return shortest
+        return at + MAX_TOKEN_LIFE_S + 2 * LEEWAY_S
+    # The next life may be given already. A revoked token gets no further one, so after this time
+    # it is refused as unused anyway.
+    shortest = at + 2 * MAX_TOKEN_LIFE_S + 2 * LEEWAY_S
+    longest = at + MAX_UNTIL_S + 2 * LEEWAY_S
     return longest if until is None else min(max(until + LEEWAY_S, shortest), longest)
 
 
@@ -66,28 +67,28 @@ class Revocations:
         self._identities: dict[Identity, Revocation] = {}
         self._tokens: dict[str, Revocation] = {}
         self._cleaned_at = 0.0
-        self.on_revoked: Callable[[Revocation], object] = lambda _: None
-        """Gets each revocation that is made, to store it."""
 
     def __len__(self) -> int:
         """Return the number of stored revocations."""
         return len(self._identities) + len(self._tokens)
 
-    def revoke(self, revocation: Revocation) -> None:
-        """Revoke the token with an id, or all issued to an identity until a time."""
-        self.learn(revocation, revocation.at)
-        self.on_revoked(revocation)
+    def __iter__(self) -> Iterator[Revocation]:
+        """Return the revocations."""
+        return iter((*self._identities.values(), *self._tokens.values()))
 
-    def learn(self, revocation: Revocation, now: float) -> None:
-        """Add a revocation that is stored already."""
+    def add(self, revocation: Revocation, now: float) -> bool:
+        """Revoke the token with an id, or all issued to an identity until a time.
+
+        Returns:
+            Whether that is new.
+        """
         if now - self._cleaned_at > LEEWAY_S:  # each minute, as each looks at all of them
             self._cleaned_at = now
             self._identities = _unexpired(self._identities, now)
             self._tokens = _unexpired(self._tokens, now)
         if isinstance(revocation.target, str):
-            _add(self._tokens, revocation.target, revocation, now)
-        else:
-            _add(self._identities, revocation.target, revocation, now)
+            return _add(self._tokens, revocation.target, revocation, now)
+        return _add(self._identities, revocation.target, revocation, now)
 
     def covers(self, token: VerifiedToken) -> bool:
         """Whether a valid token was revoked."""
@@ -103,17 +104,22 @@ class Revocations:
         return bool(jti) and jti in self._tokens
 
 
-def _add(revocations: dict[K, Revocation], key: K, new: Revocation, now: float) -> None:
-    """Add a revocation; drop the oldest one if there are too many."""
-    old = revocations.pop(key, new)
-    at, ends_at = max(new.at, old.at), max(new.ends_at, old.ends_at)
-    revocations[key] = new._replace(at=at, ends_at=ends_at)
-    if len(revocations) > _MAX_REVOCATIONS:
+def _add(revocations: dict[K, Revocation], key: K, new: Revocation, now: float) -> bool:
+    """Add a revocation, and return whether it is new; drop the oldest one if there are too many."""
+    old = revocations.get(key)
+    if old is not None:
+        new = new._replace(at=max(new.at, old.at), ends_at=max(new.ends_at, old.ends_at))
+        if new == old:
+            return False
+        del revocations[key]  # it becomes the last one
+    revocations[key] = new
+    if len(revocations) > MAX_REVOCATIONS:
         target, dropped = next(iter(revocations.items()))
         del revocations[target]
         if dropped.ends_at >= now:
             message = "over %d revocations: %r, revoked %d s ago, is valid again"
-            _logger.warning(message, _MAX_REVOCATIONS, target, now - dropped.at)
+            _logger.warning(message, MAX_REVOCATIONS, target, now - dropped.at)
+    return True
 
 
 def _unexpired(revocations: dict[K, Revocation], now: float) -> dict[K, Revocation]:

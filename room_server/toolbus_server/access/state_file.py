@@ -14,7 +14,7 @@ from toolbus.auth.tokens import LEEWAY_S
 from toolbus.concurrency.worker_threads import WorkerThreads
 from toolbus.errors import Unavailable
 from toolbus.sqlite_files import FileKind, SqliteFile
-from toolbus_server.access.extensions import StateUnavailable, TokenKey
+from toolbus_server.access.extensions import TokenKey
 from toolbus_server.access.revocations import Revocation
 from toolbus_server.access.state_writer import StateBatch, StateWriter
 from toolbus_server.registry.models import Identity
@@ -107,10 +107,7 @@ class StateFolder:
         os.close(self._lock)
 
     async def _write(self, batch: StateBatch) -> None:
-        try:
-            await _THREADS.run(self._commit, batch)
-        except (sqlite3.Error, FolderUnavailable) as error:
-            raise StateUnavailable(str(error)) from error
+        await _THREADS.run(self._commit, batch)
 
     def _commit(self, batch: StateBatch) -> None:
         now = time.time()

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from toolbus.bounded_logging import bounded_logger
-from toolbus_server.access.extensions import StateUnavailable, TokenKey
+from toolbus_server.access.extensions import TokenKey
 from toolbus_server.access.revocations import Revocation
 
 __all__ = ["StateBatch", "StateWriter"]
@@ -34,7 +34,7 @@ class StateWriter:
     a disk or for Redis.
 
     Args:
-        write: Writes a batch, whole or not at all. Raises `StateUnavailable`.
+        write: Writes a batch; what it has written may be written again.
         where: Where it writes, for the log.
     """
 
@@ -88,7 +88,7 @@ class StateWriter:
             try:
                 if batch.ends or batch.revocations:
                     await self._write(batch)
-            except StateUnavailable as error:
+            except Exception as error:  # of whatever kind: what waits is not to be lost
                 later = self._waiting
                 self._waiting = StateBatch(
                     batch.ends | later.ends, batch.revocations + later.revocations

@@ -55,7 +55,7 @@ from toolbus_server.cluster.remote_admin import RemoteAdmin
 from toolbus_server.cluster.replicated_rooms import ReplicatedRooms, rooms_key
 from toolbus_server.cluster.replication_codec import unpack_delta
 from toolbus_server.cluster.standby import RETRY_S, STANDBY_TEXT, Standby
-from toolbus_server.cluster.token_extensions import RedisExtensions
+from toolbus_server.cluster.token_state import RedisTokenState
 from toolbus_server.registry.call_checks import STREAM_OPTION_TYPES, check_pin
 from toolbus_server.registry.models import Participant, RegisteredToolkit
 from toolbus_server.rooms.administration import AdminActions, RoomsElsewhere
@@ -148,9 +148,11 @@ class Node:
             self._start_task,
             self._is_rejoining,
         )
-        self.extensions: RedisExtensions = RedisExtensions(lambda: self._redis)
-        """The further lives of tokens, which the nodes share."""
-        self._admin = RemoteAdmin(actions, lambda: self._redis, self._send_action, self._start_task)
+        self._admin = RemoteAdmin(actions, lambda: self._redis, self._send_action)
+        self.tokens: RedisTokenState = RedisTokenState(
+            lambda: self._redis, actions, self._admin.revoke
+        )
+        """The state of tokens, which the nodes share."""
 
     def _start_incarnation(self) -> None:
         """Start a new incarnation; state published earlier is void."""
@@ -220,7 +222,7 @@ class Node:
         if self._settling is not None:
             self._settling.cancel()
         await self._rooms.wait_for_exits(_STOP_S)
-        await self.extensions.writer.aclose(_STOP_S)
+        await self.tokens.writer.aclose(_STOP_S)
         with suppress(RedisUnavailable, TimeoutError):
             async with asyncio.timeout(_STOP_S):
                 await self.lease.release(rooms_key(self.node_id))
@@ -291,9 +293,9 @@ class Node:
         """Send the reports of calls, and all holds, to another node again."""
         self._rooms.resend_reports(node)
 
-    def execute_elsewhere(self, action: str, options: dict[str, Any]) -> None:
-        """Send an administrator's action to all other nodes; returns at once."""
-        self._start_task(self._admin.broadcast(action, options))
+    def kick_elsewhere(self, options: dict[str, Any]) -> None:
+        """Send an administrator's kick to all other nodes; returns at once."""
+        self._start_task(self._admin.kick(options))
 
     async def rooms_elsewhere(self, after: str, limit: int) -> RoomsElsewhere:
         """List at most `limit` rooms of all nodes, after a name."""
@@ -377,8 +379,7 @@ class Node:
         async with asyncio.timeout(_heartbeat_timeout_s()):
             await self.lease.load_scripts()
             await self._heartbeat()
-            await self._admin.synchronize()
-        self.extensions.restore()
+            await self.tokens.synchronize()
         self.is_joined.set()
         self._claim.granted()
         self.outage.ended()

@@ -20,6 +20,7 @@ from toolbus_server.access.revocations import (
     is_issued_before,
     revoked_until,
 )
+from toolbus_server.access.state_writer import StateWriter
 from toolbus_server.calls.call_state import Connection
 from toolbus_server.registry.call_checks import (
     bad_option,
@@ -33,11 +34,16 @@ from toolbus_server.rooms.hub import Hub, OpenRoom
 
 __all__ = ["AdminActions", "Administration", "OtherNodes", "RoomsElsewhere"]
 
-_MAX_CHARS = 256
-"""All servers of a bus remember a revocation (PROTOCOL.md, ADMIN-1)."""
+_MAX_CHARS = 640
+"""All servers of a bus remember a revocation (PROTOCOL.md, ADMIN-1). The longest names are those of
+an issuer with a key set, with its alias."""
+_STORED_S = 5.0
+"""The most that an administrator waits for a revocation to be stored."""
 _MAX_ROOMS = 1_000
 """A page is made and packed in one step of the event loop (PROTOCOL.md, ADMIN-2)."""
 _Reply: TypeAlias = dict[str, Any]
+_Matches: TypeAlias = Callable[[str, Participant], bool]
+"""Whether an action is about a participant in a room of that name."""
 
 
 class RoomsElsewhere(NamedTuple):
@@ -52,32 +58,39 @@ class RoomsElsewhere(NamedTuple):
 class OtherNodes(Protocol):
     """Carries out administration at all other nodes."""
 
-    def execute_elsewhere(self, action: str, options: dict[str, Any]) -> None:
-        """Execute an action at all other nodes; returns at once."""
+    def kick_elsewhere(self, options: dict[str, Any]) -> None:
+        """Kick at all other nodes; returns at once."""
 
     async def rooms_elsewhere(self, after: str, limit: int) -> RoomsElsewhere:
         """List at most `limit` rooms with names after a name."""
 
 
 class AdminActions:
-    """The actions of administrators at one node."""
+    """The actions of administrators at one node: they evict its participants, and count them.
 
-    def __init__(self, hub: Hub, revocations: Revocations) -> None:
+    Args:
+        hub: The rooms.
+        revocations: What is revoked.
+        now: Returns the time in seconds since the epoch.
+    """
+
+    def __init__(self, hub: Hub, revocations: Revocations, now: Callable[[], float]) -> None:
         self._hub = hub
-        self._revocations = revocations
+        self.revocations: Revocations = revocations
+        """What is revoked."""
+        self._now = now
 
-    def execute(self, action: str, options: dict[str, Any]) -> int:
-        """Evict the participants of this node that an action matches; return how many.
+    def kick(self, options: dict[str, Any]) -> int:
+        """Evict a participant, by the checked options of the request."""
+        return self._evict(_kicked(options))
 
-        Args:
-            action: "kick", or "revoke", which is stored.
-            options: The checked options of the request; for a revocation with `at`, its time in
-                seconds since the epoch, and `ends_at`, when it may be forgotten.
-        """
-        if action == "revoke":
-            target = options["jti"] if "jti" in options else _identity_of(options)
-            self._revocations.revoke(Revocation(target, options["at"], options["ends_at"]))
-        matches = _matcher(action, options)
+    def revoke(self, revocation: Revocation) -> int:
+        """Evict the holders of revoked tokens, and admit these no more."""
+        if not self.revocations.add(revocation, self._now()):
+            return 0
+        return self._evict(_revoked(revocation))
+
+    def _evict(self, matches: _Matches) -> int:
         for name, open_room in self._hub.rooms.items():
             open_room.hold_requests.away.remove(partial(matches, name))
         evicted = [
@@ -114,8 +127,8 @@ class Administration:
         self._issuers = issuers
         self.extends_tokens = False
         """Whether tokens with `until` get further lives here, so that revocations last longer."""
-        self.is_stored: Callable[[], Awaitable[bool]] | None = None
-        """Waits until revocations are stored; None where they are not stored in a folder."""
+        self.writer: StateWriter | None = None
+        """Stores revocations; None where they are not stored."""
         self._hub = hub
         self._local = actions
         self._now = now
@@ -175,72 +188,70 @@ class Administration:
             raise PermissionDenied(f"your token is not for room {name}")
         named = self._hub.issuers.identity_of(participant, admin.identity, "participant")
         options = {"room": name, "participant": participant, **named._asdict()}
-        return self._execute_everywhere("kick", options)
+        if self._other_nodes is not None:
+            self._other_nodes.kick_elsewhere(options)
+        return {"closed": self._count_elsewhere(_kicked(options)) + self._local.kick(options)}
 
     def _revoke(self, admin: Participant, options: dict[str, Any]) -> _Reply | Awaitable[_Reply]:
         if "*" not in admin.rooms:
             raise PermissionDenied("revoking reaches every room: your token is not for all of them")
-        target = self._revoked(admin, options)
+        target = self._target_of(admin, options)
         # With its time, a node that receives it later does not revoke tokens issued meanwhile.
         at = self._now()
-        until = options.get("until") if "jti" in target else None
+        until = options.get("until") if isinstance(target, str) else None
         if until is not None and (type(until) not in (int, float) or not at < until < inf):
             raise bad_option("until", "must be a time to come, in seconds since the epoch")
         ends_at = revoked_until(at, until, extends=self.extends_tokens)
-        done = self._execute_everywhere("revoke", target | {"at": at, "ends_at": ends_at})
-        if "issuer" in target and target["issuer"] not in self._issuers():
+        revocation = Revocation(target, at, ends_at)
+        elsewhere = self._count_elsewhere(_revoked(revocation))
+        done: _Reply = {"closed": elsewhere + self._local.revoke(revocation)}
+        if isinstance(target, Identity) and target.issuer not in self._issuers():
             done["unknown_issuer"] = True
-        return done if self.is_stored is None else self._once_stored(done, self.is_stored())
+        if self.writer is None:
+            return done
+        self.writer.add_revocation(revocation)
+        return self._once_stored(done, self.writer)
 
-    async def _once_stored(self, done: _Reply, is_stored: Awaitable[bool]) -> _Reply:
-        return done if await is_stored else {**done, "stored": False}
+    async def _once_stored(self, done: _Reply, writer: StateWriter) -> _Reply:
+        return done if await writer.is_written(_STORED_S) else {**done, "stored": False}
 
-    def _revoked(self, admin: Participant, options: dict[str, Any]) -> dict[str, Any]:
-        """Return which tokens a revocation means: one by its id, or those of an identity."""
+    def _target_of(self, admin: Participant, options: dict[str, Any]) -> Identity | str:
+        """Return whose tokens a revocation means: an identity's, or one by its id."""
         if "jti" in options:
-            return {"jti": _text(options, "jti")}
+            return _text(options, "jti")
         name, issuers = _text(options, "name"), self._hub.issuers
         if "issuer" in options:
-            named = issuers.identity_with(name, _text(options, "issuer"), "name")
-        else:
-            named = issuers.identity_of(name, admin.identity, "name")
-        return named._asdict()
+            return issuers.identity_with(name, _text(options, "issuer"), "name")
+        return issuers.identity_of(name, admin.identity, "name")
 
-    def _execute_everywhere(self, action: str, options: dict[str, Any]) -> dict[str, Any]:
-        """Execute an action at all nodes; of other nodes, count participants in rooms held here."""
-        matches = _matcher(action, options)
-        remote = sum(
+    def _count_elsewhere(self, matches: _Matches) -> int:
+        """Count the participants of other nodes, in rooms that are held here."""
+        return sum(
             connection.participant.is_remote and matches(name, connection.participant)
             for name, open_room in self._hub.rooms.items()
             for connection in open_room.routed.connections.values()
         )
-        if self._other_nodes is not None:
-            self._other_nodes.execute_elsewhere(action, options)
-        return {"closed": self._local.execute(action, options) + remote}
 
 
-def _matcher(action: str, options: dict[str, Any]) -> Callable[[str, Participant], bool]:
-    """Return a predicate for the participants of an action: by name or id, token, or identity."""
-    if action == "kick":
-        room, wanted = options["room"], options["participant"]
-        if "issuer" not in options:  # from a node of an older version, which knows one issuer only
-            return lambda name, participant: (
-                name == room and wanted in (participant.id, participant.full_name)
-            )
-        kicked = _identity_of(options)
+def _kicked(options: dict[str, Any]) -> _Matches:
+    room, wanted = options["room"], options["participant"]
+    if "issuer" not in options:  # from a node of an older version, which knows one issuer only
         return lambda name, participant: (
-            name == room and (participant.id == wanted or participant.identity == kicked)
+            name == room and wanted in (participant.id, participant.full_name)
         )
-    if "jti" in options:
-        return lambda _, participant: participant.jti == options["jti"]
-    identity, at = _identity_of(options), options["at"]
-    return lambda _, participant: (
-        participant.identity == identity and is_issued_before(participant.issued_at, at)
+    kicked = Identity(options["issuer"], options["name"])
+    return lambda name, participant: (
+        name == room and (participant.id == wanted or participant.identity == kicked)
     )
 
 
-def _identity_of(options: dict[str, Any]) -> Identity:
-    return Identity(options["issuer"], options["name"])
+def _revoked(revocation: Revocation) -> _Matches:
+    target, at, _ = revocation
+    if isinstance(target, str):
+        return lambda _, participant: participant.jti == target
+    return lambda _, participant: (
+        participant.identity == target and is_issued_before(participant.issued_at, at)
+    )
 
 
 def _summary(name: str, here: OpenRoom | None, participants: int, toolkits: int) -> dict[str, Any]:

@@ -129,7 +129,7 @@ async def running_nodes(
     """Run servers that share a Redis, for as long as the block runs; tokens are good for all.
 
     `async with running_nodes("redis://127.0.0.1:6379/9") as (here, there):` yields two servers that
-    have joined each other. You provide the Redis; nothing but revocations stays in it.
+    have joined each other. You provide the Redis; only the state of tokens stays in it.
 
     Args:
         redis: Its URL, as for `toolbus serve --redis`.

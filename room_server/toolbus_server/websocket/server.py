@@ -129,7 +129,7 @@ class RoomServer:
         self.admission = Admission(
             self._settings, self.hub.epoch_of, self.hub.remote_count, self._clock.now
         )
-        actions = AdminActions(self.hub, self.admission.revocations)
+        actions = AdminActions(self.hub, self.admission.revocations, self._clock.now)
         self.node = _node_of(self._settings, self.hub, actions)
         if self.node is None:
             self.hub.router.hosts_return_until = loop.time() + self._settings.hosts_return_s
@@ -162,7 +162,8 @@ class RoomServer:
         """Read the state of tokens. Raises `FolderUnavailable`."""
         admission = self.admission
         if self.node is not None:
-            shared = self.node.extensions
+            shared = self.node.tokens
+            administration.writer = shared.writer
             admission.extensions = Extensions(shared.writer.add_ends, shared.read)
             shared.known = admission.extensions.__iter__
         elif self._settings.state is not None:
@@ -175,9 +176,8 @@ class RoomServer:
             admission.extensions = Extensions(folder.writer.add_ends)
             admission.extensions.learn(lives, self._clock.now())
             for revocation in revocations:
-                admission.revocations.learn(revocation, self._clock.now())
-            admission.revocations.on_revoked = folder.writer.add_revocation
-            administration.is_stored = partial(folder.writer.is_written, _STORED_S)
+                admission.revocations.add(revocation, self._clock.now())
+            administration.writer = folder.writer
         administration.extends_tokens = admission.extensions is not None
 
     async def _close_state(self) -> None:

@@ -104,11 +104,11 @@ class TokenExpiry:
     ends_at: float = 0.0
     """When the life of the token, with its leeway, ends: seconds since the epoch."""
     is_over: bool = False
-    """Whether it has expired; it cannot be renewed any more."""
+    """Whether the token has expired, or the session has ended; it cannot be renewed any more."""
 
     def start(self, admitted: Admitted) -> None:
         """Track this token. A participant is notified once of each time of expiry."""
-        self.stop()
+        self._disarm()
         self.ends_at = admitted.expires_at
         if admitted.extends:
             self._arm(admitted.renew_at, partial(self._extend, admitted.extends))
@@ -118,7 +118,11 @@ class TokenExpiry:
             self._arm(admitted.renew_at, self._notify)
 
     def stop(self) -> None:
-        """Neither notify nor close any more; may be called twice."""
+        """Neither notify nor close any more, as the session has ended; may be called twice."""
+        self.is_over = True
+        self._disarm()
+
+    def _disarm(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

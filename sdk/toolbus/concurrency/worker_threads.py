@@ -14,6 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import copy_context
+from errno import EAGAIN
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -156,7 +157,7 @@ class WorkerThreads:
             arguments: Its arguments.
             undo: Receives the result of a cancelled call, on a thread.
 
-        Raises what the function raises, and `RuntimeError` if the system allows no thread.
+        Raises what the function raises, and `OSError` if the system allows no thread.
         """
         name = getattr(function, "__qualname__", type(function).__name__)
         work = self._start(partial(copy_context().run, function, *arguments), undo, name)
@@ -185,7 +186,7 @@ class WorkerThreads:
                 work.ended.cancel()
         work.ended.add_done_callback(retrieve_error)
         if work.give_up():
-            with suppress(RuntimeError):  # the system allows no thread
+            with suppress(OSError):  # the system allows no thread
                 self._start(work.undo, None)
         elif not (work.ended.done() or self._may_take_long):
             await asyncio.wait([work.ended], timeout=_GRACE_S)
@@ -207,11 +208,11 @@ class WorkerThreads:
         name = f"toolbus-{self._purpose}"
         try:
             threading.Thread(target=self._run, name=name, daemon=True).start()
-        except RuntimeError:  # the system allows no further thread, or the program is ending
+        except RuntimeError as error:  # the system allows no further one, or the program is ending
             self._threads -= 1
             if not self._threads:
                 del self._waiting[work]
-                raise
+                raise OSError(EAGAIN, str(error)) from error
 
     def _report(self, work: _Work[Any]) -> None:
         """Log work that has waited for long; on the loop of its caller."""

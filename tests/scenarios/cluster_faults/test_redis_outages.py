@@ -23,7 +23,7 @@ from toolbus.errors import NoHost, NotFound, PermissionDenied, Unavailable
 from toolbus_server import testing
 from toolbus_server.cluster import node as node_module
 from toolbus_server.cluster.node import HEARTBEAT_S, LEASE_S
-from toolbus_server.cluster.remote_admin import RemoteAdmin
+from toolbus_server.cluster.token_state import RedisTokenState
 from toolbus_server.settings import ServerSettings
 from toolbus_server.testing import FaultProxy, running_nodes, running_server
 
@@ -321,7 +321,7 @@ async def test_a_node_whose_connection_fails_with_a_bug_logs_it_and_rejoins(
         async with hosted(there, add), here.room("me") as me, Redis.from_url(redis.url) as client:
             await until_listed(me, "kit")
             with monkeypatch.context() as broken:
-                broken.setattr(RemoteAdmin, "synchronize", None)
+                broken.setattr(RedisTokenState, "synchronize", None)
                 await client.client_kill_filter(_type="pubsub")
                 while caplog.text.count("failed with a bug") < 2:
                     await me.participants()

@@ -52,6 +52,7 @@ _KEYS = (
     "toolbus:rooms",
     "toolbus:rooms:*",
     "toolbus:tokens:extended",
+    "toolbus:tokens:since",
     *(f"toolbus:{{r:*}}:{part}" for part in ("version", "nodes", "facts", "names", "kept")),
 )
 """Patterns of keys; a * stands for the name of a node or a room."""
@@ -59,7 +60,7 @@ _INBOX = "toolbus:inbox:*"
 _ON_CHANNELS = {"publish", "subscribe"}
 _SENT = {
     *("del", "evalsha", "script|load", "smembers", "srem"),
-    *("zadd", "zrange", "zremrangebyscore", "zscore"),
+    *("zadd", "zrange", "zremrangebyrank", "zremrangebyscore", "zscore"),
 }
 """Commands on keys that a node sends itself, with `|` before a subcommand."""
 _CALL = re.compile(r"redis\.call\('(\w+)'")
