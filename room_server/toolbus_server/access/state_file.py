@@ -12,6 +12,7 @@ from typing import Self
 
 from toolbus.auth.tokens import LEEWAY_S
 from toolbus.concurrency.worker_threads import WorkerThreads
+from toolbus.diagnostics.exit_codes import with_step
 from toolbus.errors import Unavailable
 from toolbus.sqlite_files import FileKind, SqliteFile
 from toolbus_server.access.extensions import TokenKey
@@ -33,6 +34,8 @@ _THREADS = WorkerThreads("state of tokens", 1)
 
 class FolderUnavailable(Unavailable):
     """The folder of `--state` cannot be used."""
+
+    next_step = "name a folder in which this user can write, or remove the cause"
 
 
 _KIND = FileKind(
@@ -146,6 +149,6 @@ def _locked(folder: Path) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(lock)
-        text = f"another server uses the folder {folder}: servers share state by --redis"
-        raise FolderUnavailable(text, executed="no") from None
+        in_use = FolderUnavailable(f"another server uses the folder {folder}", executed="no")
+        raise with_step(in_use, "stop that server; to share state give all --redis") from None
     return lock

@@ -85,7 +85,7 @@ def private_to_owner(path: Path) -> bool:
 
 
 def check_writers(path: Path) -> None:
-    """Check that only its owner, who is this user or root, can change a key file.
+    """Check that only its owner, who is this user or root, can change a key file or a folder.
 
     A user who can change it, or replace it in its folder, could add a key and join every room.
     Links are followed. A folder with the sticky bit may be writable, as other users cannot replace
@@ -102,9 +102,8 @@ def check_writers(path: Path) -> None:
         found = place.stat()
         quoted = shlex.quote(str(place))
         if found.st_uid not in (0, os.getuid()):
-            raise ValueError(
-                f"{place} belongs to another user, who could add keys: chown {os.getuid()} {quoted}"
-            )
+            text = f"{place} belongs to another user, who could change it"
+            raise ValueError(f"{text}: chown {os.getuid()} {quoted}")
         others = stat.S_IWOTH
         if not _is_private_group(found):
             others |= stat.S_IWGRP

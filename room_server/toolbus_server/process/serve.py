@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Mapping
@@ -106,7 +107,7 @@ class ServeOptions:
         """Read keys and certificates, and return the server's settings. Raises UsageError."""
         host = self.host
         tls = tls_context(self.tls_cert, self.tls_key)
-        rings = [] if self.keys is None else [_trusted_keys(self.keys)]
+        rings = [] if self.keys is None else [_trusted_keys(self.keys, warn)]
         development: list[Key] = []
         if self.dev:
             host = _loopback(host)
@@ -117,6 +118,8 @@ class ServeOptions:
         _check_workers(self.workers, self.redis)
         if self.state is not None and self.redis is not None:
             raise UsageError("--state is for one server: with --redis the state is in Redis")
+        if self.state is not None:
+            _check_state(self.state)
         if self.gateway:
             _check_gateway(self.workers, variables, has_tls=tls is not None)
         try:
@@ -219,27 +222,55 @@ def development_warning(variables: Mapping[str, str]) -> str:
     )
 
 
-def _trusted_keys(path: Path) -> KeyRing:
+def _trusted_keys(path: Path, warn: Callable[[str], None]) -> KeyRing:
     keys = load_keys(path)
     try:
         for file in (path, *set_files(keys)):
             check_writers(file)
+        is_private = private_to_owner(path)
     except (OSError, ValueError) as error:
         raise UsageError(f"the keys cannot be trusted: {error}") from error
+    # Not refused: a secret that Kubernetes mounts can often be read by the group of the pod.
+    if not is_private and any(key.secret or key.private for key in keys):
+        repair = f"chmod 600 {shlex.quote(str(path))}"
+        warn(f"other users can read {path}, which has private keys: {repair}")
     return keys
 
 
+def _check_state(folder: Path) -> None:
+    """Make the folder of the state, and check who can delete revocations. Raises UsageError."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        check_writers(folder)
+    except OSError as error:
+        text = "name a folder in which this user can write"
+        raise UsageError(f"--state {folder}: {error.strerror}: {text}") from error
+    except ValueError as error:
+        raise UsageError(f"--state: {error}") from error
+
+
 def load_keys(path: Path) -> KeyRing:
-    """Read a key file. Raises UsageError, which names the command that makes one."""
+    """Read a key file. Raises UsageError, which says what to do if there is none."""
     try:
         return KeyRing.load(path)
     except OSError as error:
+        if error.filename not in (None, str(path)):
+            raise UsageError(_set_fault(path, error)) from error
         raise UsageError(
-            f"cannot read {error.filename or path}: {error.strerror};"
+            f"cannot read {path}: {error.strerror};"
             f" `toolbus key create --out {path}` makes a file of keys"
         ) from error
     except ValueError as error:
         raise UsageError(str(error)) from error
+
+
+def _set_fault(path: Path, error: OSError) -> str:
+    """Name the table of a key file whose key set cannot be read."""
+    issuers = KeyRing.from_toml(path.read_text(encoding="utf-8")).issuers.values()
+    files = [issuer.in_folder(path.parent).jwks for issuer in issuers]
+    number = files.index(error.filename)
+    table = f"issuer {number + 1} ({list(issuers)[number].iss!r})"
+    return f"{path}: {table}: jwks: {error.filename}: {error.strerror}"
 
 
 def _check_gateway(workers: int, variables: Mapping[str, str], *, has_tls: bool) -> None:
@@ -309,18 +340,14 @@ async def _serve(
             return
     except OSError as error:
         raise listen_error(error, settings.host, settings.port) from error
-    following = asyncio.create_task(reloader.follow())
     try:
         async with AsyncExitStack() as stack:
             addresses = await _enter_gateway(stack, options, settings, variables, server.url)
             announce(server.url, *addresses)
-            await stop.wait()
+            await run_until_stopped(reloader.follow(), stop)
     except BaseException:
         await server.stop()
         raise
-    finally:
-        following.cancel()
-        await asyncio.wait([following])
     if supervisor is not None:
         server.stop_listening()  # so that new connections go to the other workers
     await server.stop()

@@ -22,7 +22,7 @@ from toolbus.auth.grants import ApiScope
 from toolbus.auth.keys import Algorithm, Key, KeyRing
 from toolbus.auth.tokens import ParticipantToken
 from toolbus_server.process import commands
-from toolbus_server.process.key_files import add_key, check_writers, dev_keys
+from toolbus_server.process.key_files import KeyReloader, add_key, check_writers, dev_keys
 
 
 @pytest.fixture
@@ -118,6 +118,17 @@ def test_development_server_warns_and_does_not_print_its_key(
     assert secret not in outcome.err + ready
 
 
+def test_bug_in_reloading_keys_ends_the_server(
+    toolbus: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def follow(_: KeyReloader) -> None:
+        raise LookupError("a bug")
+
+    monkeypatch.setattr(KeyReloader, "follow", follow)
+    with pytest.raises(LookupError, match="a bug"):
+        toolbus.run_here("serve", "--dev", "--port", "0")
+
+
 def test_ctrl_c_ends_the_server_with_0(toolbus: CommandLine) -> None:
     with toolbus.serving() as (server, url):
         assert url.startswith("ws://127.0.0.1:")
@@ -170,6 +181,41 @@ def test_missing_or_invalid_key_file_ends_with_2(toolbus: CommandLine) -> None:
     assert "k.toml" in broken.err
 
 
+def test_missing_key_set_is_named_with_its_table(toolbus: CommandLine) -> None:
+    (toolbus.folder / "k.toml").write_text(
+        '[[issuer]]\niss = "https://idp"\njwks = "gone.json"\n'
+        '[[rule]]\niss = "https://idp"\nmatch = { sub = "a" }\npreset = "user"\n'
+    )
+    outcome = toolbus.run_here("serve", "--keys", "k.toml")
+    fault = "k.toml: issuer 1 ('https://idp'): jwks: gone.json: No such file or directory"
+    assert (outcome.code, outcome.err) == (2, f"toolbus: {fault}\n")
+
+
+@pytest.mark.parametrize(("mode", "is_private"), [(0o640, True), (0o600, True), (0o644, False)])
+def test_private_keys_that_others_can_read_are_warned_of_once(
+    mode: int, is_private: bool, toolbus: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commands, "run", lambda *_: None)
+    key = Key.generate(kid="a", iss="b", alg="EdDSA")
+    keys = toolbus.folder / "k.toml"
+    add_key(keys, key if is_private else key.public_half())
+    keys.chmod(mode)
+    outcome = toolbus.run_here("serve", "--keys", "k.toml")
+    assert outcome.code == 0
+    assert outcome.err.count("other users can read k.toml") == (mode == 0o640)
+    assert outcome.err.count("chmod 600 k.toml") == (mode == 0o640)
+
+
+@pytest.mark.parametrize(("options", "count"), [([], 1), (["--state", "state"], 0)])
+def test_server_without_state_says_so_once_it_listens(
+    options: list[str], count: int, toolbus: CommandLine
+) -> None:
+    add_key(toolbus.folder / "k.toml", Key.generate(kid="a", iss="b"))
+    with toolbus.start("serve", "--keys", "k.toml", "--port", "0", *options) as server:
+        server.line()
+        assert server.end().err.count("revocations are lost when this server ends") == count
+
+
 @pytest.mark.parametrize(
     ("place", "mode", "owner", "advice"),
     [
@@ -177,13 +223,16 @@ def test_missing_or_invalid_key_file_ends_with_2(toolbus: CommandLine) -> None:
         ("keys", 0o777, None, "chmod go-w "),
         ("keys/k.toml", 0o640, 12_345, f"chown {os.getuid()} "),
         ("keys", 0o755, 12_345, f"chown {os.getuid()} "),
+        ("state", 0o777, None, "chmod go-w "),
+        ("state", 0o755, 12_345, f"chown {os.getuid()} "),
     ],
 )
-def test_key_file_that_others_can_change_is_refused(
+def test_key_file_or_state_that_others_can_change_is_refused(
     toolbus: CommandLine, place: str, mode: int, owner: int | None, advice: str
 ) -> None:
     keys = toolbus.folder / "keys/k.toml"
     keys.parent.mkdir()
+    (toolbus.folder / "state").mkdir()
     add_key(keys, Key.generate(kid="a", iss="b"))
     (toolbus.folder / "link.toml").symlink_to(keys)
     changed = toolbus.folder / place
@@ -193,10 +242,26 @@ def test_key_file_that_others_can_change_is_refused(
             pytest.skip("only root can give a file to another user")
         os.chown(changed, owner, -1)
 
-    refused = toolbus.run_here("serve", "--keys", "link.toml")
+    refused = toolbus.run_here("serve", "--keys", "link.toml", "--state", "state")
 
     assert refused.code == 2
     assert f"{advice}{changed}" in refused.err
+
+
+def test_state_folder_that_cannot_be_used_ends_the_server_with_what_to_do(
+    toolbus: CommandLine,
+) -> None:
+    (toolbus.folder / "file").touch()
+    (toolbus.folder / "other" / "tokens.db").mkdir(parents=True)
+    with toolbus.serving("--dev", "--state", "used"):
+        for folder, code, words in (
+            ("used", 6, "another server uses the folder used\n  next: stop that server; "),
+            ("file", 2, "--state file: File exists: name a folder in which this user can write"),
+            ("other", 6, "\n  next: name a folder in which this user can write, or remove the "),
+        ):
+            refused = toolbus.run("serve", "--dev", "--port", "0", "--state", folder)
+            assert (refused.code, refused.out) == (code, "")
+            assert words in refused.err
 
 
 def test_group_that_only_its_owner_has_may_write_the_keys(
