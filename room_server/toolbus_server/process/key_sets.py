@@ -30,6 +30,8 @@ _RETRY_S = 10.0
 """The pause as long as an issuer has no set at all: until then its participants wait."""
 _TIMEOUT_S = 10.0
 """Of one whole request: a server waits for its sets before it listens."""
+_UNKNOWN_AUTHORITY = range(18, 22)
+"""X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT to X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE."""
 # One for each of few issuers: an address that hangs must not hold up the others.
 _FETCH_THREADS = WorkerThreads("key sets", 4, may_take_long=True)
 _logger = bounded_logger(__name__)
@@ -106,7 +108,7 @@ class KeySets:
                 found = await _FETCH_THREADS.run(_read_set, issuer, self._timeout_s)
             keys, loaded_at = found.keys, found.loaded_at
         except (OSError, ValueError, http.client.HTTPException) as error:
-            fault = _fault_text(error)
+            fault = _fault_text(issuer, error)
         if fault and fault != former_fault:
             _logger.warning("the key set of %s was not fetched: %s", issuer.iss, fault)
         elif former_fault and not fault:
@@ -127,8 +129,8 @@ def fetch_key_sets(ring: KeyRing, timeout_s: float = _TIMEOUT_S) -> KeyRing:
         try:
             filled.append(_read_set(issuer, timeout_s) if issuer.is_remote else issuer)
         except (OSError, ValueError, http.client.HTTPException) as error:
-            text = f"the key set of {issuer.iss} was not fetched: {_fault_text(error)}"
-            raise ValueError(text) from None
+            fault = _fault_text(issuer, error)
+            raise ValueError(f"the key set of {issuer.iss} was not fetched: {fault}") from None
     return KeyRing(ring, filled)
 
 
@@ -169,7 +171,10 @@ def _read_set(issuer: Issuer, timeout_s: float) -> Issuer:
 def _get(issuer: Issuer, timeout_s: float) -> bytes:
     ends_at = time.monotonic() + timeout_s
     address = urlsplit(issuer.jwks)
-    tls = ssl.create_default_context(cafile=issuer.ca)
+    try:
+        tls = ssl.create_default_context(cafile=issuer.ca)
+    except OSError as error:  # it does not name the file
+        raise ValueError(f"ca {issuer.ca}: {error.strerror}") from None
     tls.sslsocket_class = _TimedSocket
     if issuer.ca is not None:
         # Python 3.13 checks the form of authorities too, and those of many clusters fail that.
@@ -188,10 +193,18 @@ def _get(issuer: Issuer, timeout_s: float) -> bytes:
         connection.request("GET", target, headers=headers)
         response = connection.getresponse()
         if response.status != http.client.OK:
-            raise ValueError(f"the answer is HTTP {response.status}, not 200")
+            raise ValueError(_status_fault(response.status))
         return response.read(MAX_SET_BYTES + 1)
     finally:
         connection.close()
+
+
+def _status_fault(status: int) -> str:
+    if 300 <= status < 400:
+        return f"the answer is HTTP {status}, and redirects are not followed"
+    if status in (401, 403):
+        return f"the answer is HTTP {status}: it may need another `token_file`"
+    return f"the answer is HTTP {status}, not 200"
 
 
 def _bearer_token(path: Path) -> str:
@@ -202,14 +215,18 @@ def _bearer_token(path: Path) -> str:
     return token
 
 
-def _fault_text(error: Exception) -> str:
+def _fault_text(issuer: Issuer, error: Exception) -> str:
     match error:
         case TimeoutError():
-            return "no answer in time"
-        case ssl.SSLCertVerificationError(verify_message=text):
-            return f"its certificate is not trusted: {text}"
+            fault = "no answer in time"
+        case ssl.SSLCertVerificationError(verify_message=text, verify_code=code):
+            fault = f"its certificate is not trusted: {text}"
+            if code in _UNKNOWN_AUTHORITY:
+                fault += "; `ca` names the authority to trust"
         case OSError(strerror=str(text), filename=name):
-            return f"{name}: {text}" if name else text
+            fault = f"{name}: {text}" if name else text
         case ValueError():
-            return str(error)
-    return type(error).__name__  # of HTTP: the text of a peer
+            fault = str(error)
+        case _:
+            fault = type(error).__name__  # of HTTP: the text of a peer
+    return f"{issuer.jwks}: {fault}"

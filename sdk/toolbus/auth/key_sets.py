@@ -134,6 +134,8 @@ def _jwks(data: bytes) -> Iterator[dict[str, Any]]:
     except (ValueError, RecursionError):
         raise ValueError("the key set is not JSON") from None
     keys = document.get("keys") if isinstance(document, dict) else None
+    if keys is None and isinstance(document, dict) and "jwks_uri" in document:
+        raise ValueError("this is a discovery document: its jwks_uri is the address of the key set")
     if not isinstance(keys, list):
         raise ValueError('the key set is not a JSON Web Key Set: it has no list "keys"')
     if len(keys) > _MAX_KEYS:

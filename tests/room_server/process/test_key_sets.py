@@ -110,8 +110,13 @@ async def hang(_: Seen) -> Answer:
 
 
 BAD: dict[str, tuple[Answer | Callable[[Seen], Awaitable[Answer]], str]] = {
-    "away": (Answer(503), "the answer is HTTP 503, not 200"),
-    "redirect": (Answer(302, headers={"location": "https://127.0.0.1/x"}), "HTTP 302, not 200"),
+    "away": (Answer(503), "/jwks?v=1: the answer is HTTP 503, not 200"),
+    "redirect": (
+        Answer(302, headers={"location": "https://127.0.0.1/x"}),
+        "HTTP 302, and redirects are not followed",
+    ),
+    "no rights": (Answer(403), "HTTP 403: it may need another `token_file`"),
+    "discovery": (Answer(body=b'{"jwks_uri": "x"}'), "its jwks_uri is the address of the key set"),
     "slow": (hang, "no answer in time"),
     "10 MB": (Answer(body=b" " * 10_000_000), "over 64 KiB"),
 }
@@ -170,9 +175,12 @@ async def test_what_is_wrong_with_an_address_is_named(pki: Pki, tmp_path: Path) 
     async with publisher(pki, tmp_path) as published, web_server(hang) as plain:
         port = published.web.port
         for changes, fault in (
-            ({"ca": str(other.authority)}, "its certificate is not trusted"),
-            ({"jwks": f"https://localhost:{port}/jwks"}, "its certificate is not trusted"),
-            ({"ca": str(tmp_path / "no.pem")}, "No such file"),
+            ({"ca": str(other.authority)}, "; `ca` names the authority to trust"),
+            (
+                {"jwks": f"https://localhost:{port}/jwks"},
+                f"localhost:{port}/jwks: its certificate is not trusted",
+            ),
+            ({"ca": str(tmp_path / "no.pem")}, "/jwks?v=1: ca " + f"{tmp_path}/no.pem: No such"),
             ({"token_file": str(tmp_path / "no.txt")}, "no.txt: No such file"),
             ({"token_file": str(tmp_path / "two lines")}, "has no token for a header"),
             ({"jwks": f"https://127.0.0.1:{plain.port}/"}, ""),
@@ -181,6 +189,7 @@ async def test_what_is_wrong_with_an_address_is_named(pki: Pki, tmp_path: Path) 
             with pytest.raises(ValueError, match=r"key set of .* was not") as error:
                 await asyncio.to_thread(fetch_key_sets, with_issuer(published, **changes))
             assert fault in str(error.value)
+            assert ("`ca` names" in str(error.value)) == ("`ca` names" in fault)
             assert "s3cret" not in str(error.value)
 
 
