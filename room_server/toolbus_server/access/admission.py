@@ -310,7 +310,9 @@ class Admission:
             token.until if self.extensions is not None else None,
         )
 
-    def extend(self, participant: Participant, room: str, jwt: str) -> Admitted | None:
+    def extend(
+        self, participant: Participant, room: str, jwt: str, ends_at: float
+    ) -> Admitted | None:
         """Note that a participant's token, which is in use, is good for another life.
 
         Returns:
@@ -320,7 +322,16 @@ class Admission:
         assert self.extensions is not None
         try:
             token = self._verify(jwt, is_read=True)
-        except _Refused:
+        except _Refused as refused:
+            # Once for each connection; an operator may have removed a key too early.
+            _logger.warning(
+                "the token of %s gets no further life: %s (%sin room %s); this one ends in %d s",
+                participant.full_name,
+                refused.reason,
+                _shown_key_id(jwt),
+                room,
+                ends_at - self._now(),
+            )
             return None
         end = self.extensions.end_of(token)
         # Another connection with this token may have been faster.

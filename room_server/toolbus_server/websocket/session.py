@@ -253,7 +253,7 @@ class Session:
     def extend(self, jwt: str) -> Admitted | None:
         """Give the token another life; return its end, or None if it gets none."""
         admission, participant = self._services.admission, self.connection.participant
-        return admission.extend(participant, self._room_name, jwt)
+        return admission.extend(participant, self._room_name, jwt, self._expiry.ends_at)
 
     # Ends
 
