@@ -12,6 +12,8 @@ from math import inf
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from toolbus.auth.grants import matches_room
+from toolbus.auth.participant_names import full_name
+from toolbus.bounded_logging import bounded_logger
 from toolbus.errors import PermissionDenied
 from toolbus.wire import Admin
 from toolbus_server.access.revocations import (
@@ -34,6 +36,7 @@ from toolbus_server.rooms.hub import Hub, OpenRoom
 
 __all__ = ["AdminActions", "Administration", "OtherNodes", "RoomsElsewhere"]
 
+_logger = bounded_logger(__name__)
 _MAX_CHARS = 640
 """All servers of a bus remember a revocation (PROTOCOL.md, ADMIN-1). The longest names are those of
 an issuer with a key set, with its alias."""
@@ -205,6 +208,7 @@ class Administration:
         revocation = Revocation(target, at, ends_at)
         elsewhere = self._count_elsewhere(_revoked(revocation))
         done: _Reply = {"closed": elsewhere + self._local.revoke(revocation)}
+        _logger.warning("%s revoked %s", admin.full_name, self._described(target))
         if isinstance(target, Identity) and target.issuer not in self._issuers():
             done["unknown_issuer"] = True
         if self.writer is None:
@@ -223,6 +227,11 @@ class Administration:
         if "issuer" in options:
             return issuers.identity_with(name, _text(options, "issuer"), "name")
         return issuers.identity_of(name, admin.identity, "name")
+
+    def _described(self, target: Identity | str) -> str:
+        if isinstance(target, str):
+            return f"the token {target!r}"
+        return f"all tokens of {full_name(target.name, self._hub.issuers.alias_before(target))}"
 
     def _count_elsewhere(self, matches: _Matches) -> int:
         """Count the participants of other nodes, in rooms that are held here."""

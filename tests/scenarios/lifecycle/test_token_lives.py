@@ -209,7 +209,7 @@ def with_provider() -> KeyRing:
 
 @pytest.mark.parametrize("cause", ["no state", "no key", "provider", "revoked"])
 async def test_a_life_is_noted_only_while_the_token_would_be_accepted(
-    tmp_path: Path, cause: str
+    tmp_path: Path, cause: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """TOKEN-6: a connection lasts to the end of its current life."""
     clock = MovedClock()
@@ -227,6 +227,9 @@ async def test_a_life_is_noted_only_while_the_token_would_be_accepted(
             else:
                 clock.move(0.9 * LIFE_S)
                 await next_of(ann, Notice)
+                line = "ann gets no further life: unknown_kid (kid 'first', in room lab)"
+                assert caplog.text.count(line) == (cause == "no key")
+                assert not server.server.admission.refused
                 clock.move(0.1 * LIFE_S + 61)
                 assert await ann.close_code() == 4401
         if cause != "no key":
@@ -234,7 +237,9 @@ async def test_a_life_is_noted_only_while_the_token_would_be_accepted(
         assert await is_refused(server, token)
 
 
-async def test_a_revocation_is_known_after_each_restart(tmp_path: Path) -> None:
+async def test_a_revocation_is_known_after_each_restart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """ADMIN-4"""
     clock = MovedClock()
     async with asyncio.timeout(PATIENCE_S), serving(clock, tmp_path) as server:
@@ -243,6 +248,10 @@ async def test_a_revocation_is_known_after_each_restart(tmp_path: Path) -> None:
             await admin.admin("revoke", name="ann")
             jti = _claim(tokens[1], "jti")
             await admin.admin("revoke", jti=jti, until=_claim(tokens[1], "until"))
+        assert caplog.messages[-2:] == [
+            "admin revoked all tokens of ann",
+            f"admin revoked the token {jti!r}",
+        ]
         for _ in range(2):
             await restart(server)
             assert [await is_refused(server, jwt) for jwt in tokens] == [True, True, False]
