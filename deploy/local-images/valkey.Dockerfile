@@ -9,7 +9,8 @@ RUN apt-get update -qq \
     && apt-get install -y -qq --no-install-recommends redis-tools >/dev/null \
     && rm -rf /var/lib/apt/lists/* \
     && ln -s redis-cli /usr/bin/valkey-cli \
-    && useradd --uid 999 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin valkey
+    && useradd --uid 999 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin valkey \
+    && install --directory --owner=valkey /data
 COPY --from=build /opt/valkey/valkey-server /usr/bin/valkey-server
 USER 999
 WORKDIR /tmp

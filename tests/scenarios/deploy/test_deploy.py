@@ -279,6 +279,12 @@ def test_only_required_services_are_in_the_trusted_network() -> None:
         assert "ports" not in MANY.ours[name]
 
 
+def test_redis_writes_revocations_and_lives_to_a_volume() -> None:
+    redis = MANY.services["redis"]
+    assert redis["volumes"] == ["redis:/data"]
+    assert {"/data", "yes"} <= set(redis["command"])
+
+
 def test_image_runs_as_an_unprivileged_user_and_uses_mounted_files() -> None:
     last_stage = DOCKERFILE.rpartition("\nFROM ")[2]
     assert "\nUSER 10001:10001\n" in last_stage
