@@ -219,8 +219,7 @@ class KeyReloader:
         """Fetch the key sets that are due, and pass them on; it takes 11 s at most."""
         if self._key_sets.next_due(self._in_files) > asyncio.get_running_loop().time():
             return
-        await self._key_sets.fetch(self._in_files)
-        self._pass_on()
+        await self._key_sets.fetch(self._in_files, self._pass_on)
 
     async def follow(self) -> None:
         """Follow files and key sets, until cancelled."""
@@ -244,7 +243,11 @@ class KeyReloader:
                     await self._requested.wait()
             is_requested = self._requested.is_set()
             self._requested.clear()
-            keys = await _KEY_THREADS.run(partial(self._poll, is_requested))
+            try:
+                keys = await _KEY_THREADS.run(partial(self._poll, is_requested))
+            except OSError as error:  # the system allows no thread
+                _logger.warning("the keys were not reloaded: %s", error)
+                continue
             if keys is not None:
                 self._pass_on(is_logged=True)
                 self._has_changed.set()

@@ -11,7 +11,7 @@ import asyncio
 import http.client
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -33,7 +33,7 @@ _TIMEOUT_S = 10.0
 _UNKNOWN_AUTHORITY = range(18, 22)
 """X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT to X509_V_ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE."""
 # One for each of few issuers: an address that hangs must not hold up the others.
-_FETCH_THREADS = WorkerThreads("key sets", 4, may_take_long=True)
+_FETCH_THREADS = WorkerThreads("key sets", 16, may_take_long=True)
 _logger = bounded_logger(__name__)
 
 
@@ -90,11 +90,16 @@ class KeySets:
         fetched = self._fetched.get(_source_of(issuer))
         return -inf if fetched is None else fetched.due_at
 
-    async def fetch(self, ring: KeyRing) -> None:
-        """Fetch the sets that are due, each within the time limit; failures are logged."""
+    async def fetch(self, ring: KeyRing, on_fetched: Callable[[], None]) -> None:
+        """Fetch the sets that are due, each within the time limit; failures are logged.
+
+        Calls `on_fetched` after each request, as others may take longer.
+        """
         now = asyncio.get_running_loop().time()
         due = [issuer for issuer in _remote_of(ring) if self._due_at(issuer) <= now]
-        await asyncio.gather(*map(self._fetch, due))
+        for fetching in asyncio.as_completed(list(map(self._fetch, due))):
+            await fetching
+            on_fetched()
         sources = set(map(_source_of, _remote_of(ring)))
         self._fetched = {source: self._fetched[source] for source in sources & self._fetched.keys()}
 

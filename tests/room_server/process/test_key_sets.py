@@ -131,21 +131,41 @@ async def test_the_last_good_set_counts_and_a_failure_is_logged_once(
     async with publisher(pki, tmp_path) as published:
         ring = published.ring
         sets = KeySets(interval_s=0, retry_s=0, timeout_s=0.5 if kind == "slow" else 10)
-        await sets.fetch(ring)
+        await sets.fetch(ring, lambda: None)
         assert kids_of(sets.filled(ring)) == ["old"]
         published.answers(bad)
         for _ in range(2):
-            await sets.fetch(ring)
+            await sets.fetch(ring, lambda: None)
         assert kids_of(sets.filled(ring)) == ["old"]
         (line,) = caplog.messages
         assert line.startswith("the key set of https://idp.test was not fetched: ")
         assert fault in line
         published.answers(set_of(NEW))
-        await sets.fetch(ring)
+        await sets.fetch(ring, lambda: None)
         assert caplog.messages[1:] == ["the key set of https://idp.test was fetched again"]
         assert kids_of(sets.filled(ring)) == ["new"]
         assert {seen.target for seen in published.web.seen} == {"/jwks?v=1"}
         assert {seen.headers["authorization"] for seen in published.web.seen} == {"Bearer s3cret"}
+
+
+async def test_a_set_counts_while_another_address_hangs(pki: Pki, tmp_path: Path) -> None:
+    """TOKEN-9."""
+    sets, is_there, goes_on = KeySets(), asyncio.Event(), asyncio.Event()
+
+    async def answer(_: Seen) -> Answer:
+        await goes_on.wait()
+        return Answer(503)
+
+    async with publisher(pki, tmp_path) as published, web_server(answer, tls_of(pki)) as slow:
+        here = published.ring.issuers[OLD.iss]
+        jwks = f"https://127.0.0.1:{slow.port}/"
+        ring = KeyRing([], [replace(here, iss="away", alias="away", jwks=jwks), here])
+        fetching = asyncio.create_task(sets.fetch(ring, is_there.set))
+        await is_there.wait()
+        assert kids_of(sets.filled(ring)) == ["old"]
+        assert not fetching.done()
+        goes_on.set()
+        await fetching
 
 
 async def test_a_peer_that_sends_a_byte_now_and_then_is_given_up(pki: Pki, tmp_path: Path) -> None:
