@@ -6,6 +6,7 @@ Servers are run by `serve` and `workers`. A secret is written to files only, nev
 from __future__ import annotations
 
 import json as json_codec
+import re
 import secrets
 import tomllib
 from collections.abc import Mapping
@@ -19,9 +20,10 @@ from typing import Annotated, Any
 import typer
 from pydantic import TypeAdapter
 
+from toolbus.atomic_file import write_atomically
 from toolbus.auth.keys import Algorithm, Key, KeyRing
 from toolbus.bounded_logging import bounded_logger
-from toolbus.cli.error_report import reporting
+from toolbus.cli.error_report import reporting, writing
 from toolbus.cli.options import (
     ListenHost,
     ListenPort,
@@ -311,6 +313,7 @@ def serve(  # noqa: PLR0913 - a parameter for each flag
 
 
 _DEFAULT_KEYS = Path("keys.toml")
+_NOT_REPLACED = re.compile(rb"^\s*(?:\[\[\s*)?(?:issuer|rule|secret|private)\b", re.MULTILINE)
 
 key = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -332,7 +335,12 @@ def _create(
             help="Short name of the issuer, needed beside others; by default as in the file."
         ),
     ] = None,
-    alg: Annotated[Algorithm, typer.Option(help="Algorithm of the signature.")] = "HS256",
+    alg: Annotated[
+        Algorithm | None,
+        typer.Option(
+            help="Algorithm of the signature; by default the first key's, HS256 in a new file."
+        ),
+    ] = None,
     out: Annotated[
         Path, typer.Option(help="The key file; the key is appended to it.")
     ] = _DEFAULT_KEYS,
@@ -348,9 +356,10 @@ def _create(
         issuer = iss or next((ring_key.iss for ring_key in old), "toolbus")
         known = (ring_key.alias for ring_key in old if ring_key.iss == issuer and ring_key.alias)
         alias = alias or next(known, None)
+        algorithm = alg or (old[0].alg if old else "HS256")
         kid = kid or f"{datetime.now(UTC):%Y-%m-%d}-{secrets.token_hex(3)}"
         try:
-            created = Key.generate(kid=kid, iss=issuer, alg=alg, alias=alias)
+            created = Key.generate(kid=kid, iss=issuer, alg=algorithm, alias=alias)
             ring = add_key(out, created)
         except (OSError, ValueError) as error:
             raise UsageError(f"no key was created: {error}") from error
@@ -373,23 +382,37 @@ def _public(
     keys: Annotated[
         Path, typer.Option(help="File with the keys.", envvar="TOOLBUS_KEYS")
     ] = _DEFAULT_KEYS,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Write them to this file, which is replaced in one step."),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print a JSON Web Key Set.")] = False,
 ) -> None:
     """Print the public halves of the keys of a file.
 
-    A server that has only these checks tokens and makes none: `toolbus key public > public.toml`,
-    then `toolbus serve --keys public.toml`. With `--json` other programs can check tokens. All but
-    HS256 keys have a public half.
+    A server that has only these checks tokens and makes none: `toolbus key public --out
+    public.toml`, then `toolbus serve --keys public.toml`. With `--json` other programs can check
+    tokens. All but HS256 keys have a public half.
     """
     with reporting(as_json=json, local=True):
         ring = load_keys(keys)
         try:
             if json:
-                typer.echo(json_codec.dumps({"keys": [ring_key.public_jwk() for ring_key in ring]}))
+                text = json_codec.dumps({"keys": [ring_key.public_jwk() for ring_key in ring]})
+                text = f"{text}\n"
             else:
-                typer.echo(KeyRing(ring_key.public_half() for ring_key in ring).to_toml(), nl=False)
+                text = KeyRing(ring_key.public_half() for ring_key in ring).to_toml()
         except ValueError as error:
             raise UsageError(str(error)) from error
+        if out is None:
+            typer.echo(text, nl=False)
+            return
+        with writing(out):
+            if out.is_file() and _NOT_REPLACED.search(out.read_bytes()):
+                what = "tables [[issuer]] or [[rule]], or private keys, which would be lost"
+                raise UsageError(f"{out} has {what}: name another file")
+            write_atomically(out, text.encode())
+        typer.echo(f"wrote {out}", err=True)
 
 
 def _alias_fault(ring: KeyRing) -> str:

@@ -65,12 +65,18 @@ def add_key(path: Path, key: Key) -> KeyRing:
     The rest of the file stays unchanged, comments too, and the first key still signs.
 
     Raises:
-        ValueError: The file is not a valid `keys.toml`, or has a key with this id.
+        ValueError: The file is not a valid `keys.toml`, has a key with this id, or has only public
+            halves.
         OSError: It can be neither read nor written.
     """
     path = Path(os.path.realpath(path))
     text = KeyRing([key]).to_toml()
     old = KeyRing.load(path) if path.exists() else KeyRing([])
+    if len(old) and old.signing_key is None:
+        raise ValueError(
+            f"{path} has only public halves, and servers read it: create the key in the file with"
+            " the private keys, then write its public halves with `toolbus key public`"
+        )
     ring = KeyRing([*old, key], old.issuers.values())
     if len(old) or old.issuers:
         text = path.read_text(encoding="utf-8").removesuffix("\n") + "\n\n" + text

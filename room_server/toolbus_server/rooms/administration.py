@@ -197,7 +197,10 @@ class Administration:
 
     def _revoke(self, admin: Participant, options: dict[str, Any]) -> _Reply | Awaitable[_Reply]:
         if "*" not in admin.rooms:
-            raise PermissionDenied("revoking reaches every room: your token is not for all of them")
+            raise PermissionDenied(
+                "revoking reaches every room, and your token is not for all of them: `toolbus token"
+                " create --name NAME --grant admin --room '*'`"
+            )
         target = self._target_of(admin, options)
         # With its time, a node that receives it later does not revoke tokens issued meanwhile.
         at = self._now()

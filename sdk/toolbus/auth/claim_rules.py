@@ -23,10 +23,11 @@ from typing_extensions import TypedDict
 
 from toolbus.auth.grant_options import FIELDS, read_scope
 from toolbus.auth.grants import ApiScope, check_room_pattern
-from toolbus.auth.participant_names import name_fault
+from toolbus.auth.participant_names import MAX_RULED_NAME_CHARS, name_fault
 from toolbus.auth.token_limits import MAX_ROOM_PATTERNS
+from toolbus.untrusted_text import SHOWN_CHARS, json_text, shortened
 
-__all__ = ["ClaimRule", "read_rule", "table_fault"]
+__all__ = ["ClaimRule", "claim_fault", "read_rule", "table_fault"]
 
 ClaimValue: TypeAlias = str | bool | int
 """What a rule compares a claim with."""
@@ -59,6 +60,25 @@ class ClaimRule:
             claim in claims and _covers(value, claims[claim]) for claim, value in self.match.items()
         )
 
+    def mismatch(self, claims: Mapping[str, Any]) -> str | None:
+        """Return the first claim that does not match, as a clause; None if all of them do."""
+        for claim, value in self.match.items():
+            if claim not in claims or not _covers(value, claims[claim]):
+                return claim_fault(claims, claim, value)
+        return None
+
+    def fault_of_name(self, claims: Mapping[str, Any]) -> str | None:
+        """Return why the name that it gives is not valid, as a clause; None if it is."""
+        name = self.name_of(claims)
+        if (fault := name_fault(name, MAX_RULED_NAME_CHARS)) is None:
+            return None
+        for claim in _PLACEHOLDER.findall(self.name or "{sub}"):
+            if claim not in claims:
+                return f"the token has no claim {claim!r}"
+            if type(claims[claim]) not in (str, int):
+                return f"{claim} is {_shown(claims[claim])}, neither text nor a whole number"
+        return f"{_shown(name)} {fault}"
+
     def name_of(self, claims: Mapping[str, Any]) -> object:
         """Return what is to be the participant's name.
 
@@ -80,6 +100,24 @@ def _covers(expected: ClaimValue, claim: object) -> bool:
     if isinstance(expected, str) and expected.endswith("*"):
         return isinstance(claim, str) and claim.startswith(expected[:-1])
     return type(claim) is type(expected) and claim == expected  # 1 is not true
+
+
+def claim_fault(claims: Mapping[str, Any], claim: str, expected: ClaimValue) -> str:
+    """Return how a claim differs from what is expected of it, as a clause."""
+    if claim not in claims:
+        return f"the token has no claim {claim!r}, which has to be {_shown(expected)}"
+    value = claims[claim]
+    if isinstance(value, list):
+        return f"{claim} is {_shown(value)}, which does not contain {_shown(expected)}"
+    kinds = {str: "the text ", int: "the number ", float: "the number "}
+    kind, wanted = kinds.get(type(value), ""), kinds.get(type(expected), "")
+    if kind == wanted:
+        kind = wanted = ""
+    return f"{claim} is {kind}{_shown(value)}, not {wanted}{_shown(expected)}"
+
+
+def _shown(value: object) -> str:
+    return shortened(json_text(value), SHOWN_CHARS)
 
 
 class _RuleTable(TypedDict):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from toolbus.diagnostics.spans import span_text
 from toolbus.untrusted_text import SHOWN_CHARS, one_line
 
 if TYPE_CHECKING:  # other packages print columns without a room
@@ -28,7 +29,6 @@ __all__ = [
     "reserve_lines",
     "settlement_text",
     "show_columns",
-    "span_text",
     "terminal_columns",
     "wrapped",
 ]
@@ -116,14 +116,6 @@ def counted(count: int, noun: str) -> str:
 def age_text(at: float) -> str:
     """Return how long ago a time was, given in seconds since the epoch: "5 min ago"."""
     return f"{span_text(max(0.0, time.time() - at))} ago"
-
-
-def span_text(span_s: float) -> str:
-    """Return a span of time in its largest whole unit: "5 min", "1 d"."""
-    for seconds, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if span_s >= seconds:
-            return f"{int(span_s // seconds)} {unit}"
-    return f"{int(span_s)} s"
 
 
 def settlement_text(record: CallRecord) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 from toolbus.auth.grants import matches_room
 from toolbus.auth.token_limits import LATEST_TIME, LEEWAY_S
 from toolbus.diagnostics.exit_codes import UNAUTHORIZED, UsageError, with_step
+from toolbus.diagnostics.spans import span_text
 from toolbus.errors import PermissionDenied, RoomException, Unavailable
 from toolbus.settings import (
     DEV_KEY_ORIGIN,
@@ -27,6 +28,7 @@ from toolbus.settings import (
 from toolbus.untrusted_text import SHOWN_CHARS, one_line
 
 __all__ = [
+    "REFUSED_STEP",
     "TokenExpired",
     "expired_for_s",
     "expiry_text",
@@ -44,6 +46,11 @@ __all__ = [
 ]
 
 _CREATE_TOKEN = "create one with `toolbus token create`"
+REFUSED_STEP = (
+    "the token was revoked, or its key or rule is not on the server: the log of the server has the "
+    "reason, and `toolbus token inspect TOKEN --keys FILE` beside its key file shows what is wrong"
+)
+"""What to do about a token that the server refuses for a reason that is not known here."""
 
 
 class TokenExpired(PermissionDenied):
@@ -101,7 +108,7 @@ def lifetime_text(expires_at: float, now: float) -> str:
     """Return how long servers still accept a token, as text; empty if they no longer do."""
     left_s = expires_at - now
     if left_s > 0:
-        return f"{max(1, round(left_s))} s left"
+        return f"{span_text(max(1, round(left_s)), 2)} left"
     if left_s <= -LEEWAY_S:
         return ""
     ago_s = round(-left_s)
@@ -113,12 +120,12 @@ def expiry_text(claims: dict[str, Any], ago_s: float) -> str:
     """Return, as a clause, why a token is refused that expired so many seconds ago."""
     left_s = last_life_left_s(claims)
     if left_s is None:
-        return f"it expired {round(ago_s)} s ago"
+        return f"it expired {span_text(ago_s, 2)} ago"
     if left_s <= -LEEWAY_S:
-        return f"its last life (`until`) ended {round(-left_s)} s ago"
+        return f"its last life (`until`) ended {span_text(-left_s, 2)} ago"
     return (
-        f"it expired {round(ago_s)} s ago, and was not used for one life since then, or the server"
-        " stores no state"
+        f"it expired {span_text(ago_s, 2)} ago, and got no further life: it was not used for one,"
+        " its key is not trusted any more, or the server stores no state"
     )
 
 
@@ -230,11 +237,16 @@ async def _precise_refusal(
         return _wrong_room(await _own_claims(settings), settings.room, details)
     if details.get("status") != UNAUTHORIZED:
         return None
-    expired = TokenExpired.of(await _own_claims(settings), details)
+    claims = await _own_claims(settings)
+    expired = TokenExpired.of(claims, details)
     if expired is not None:
         return expired
     if settings.token_from != DEV_KEY_ORIGIN:
-        return await _wrong_key(settings, details)
+        wrong_key = await _wrong_development_key(settings, claims, details)
+        if wrong_key is not None:
+            return wrong_key
+        error = PermissionDenied("the server refuses the token", details=details)
+        return with_step(error, REFUSED_STEP)
     return with_step(
         PermissionDenied(
             "the server refuses the token: no token is set, so it was made with the development "
@@ -247,8 +259,10 @@ async def _precise_refusal(
     )
 
 
-async def _wrong_key(settings: RoomSettings, details: dict[str, Any]) -> PermissionDenied | None:
-    """Compare the token's key with the development key, if a local server may use that."""
+async def _wrong_development_key(
+    settings: RoomSettings, claims: dict[str, Any], details: dict[str, Any]
+) -> PermissionDenied | None:
+    """Compare the key of a token by a development key with that of this machine."""
     from toolbus.auth.jws import read_header
     from toolbus.auth.keys import KeyRing
 
@@ -261,6 +275,8 @@ async def _wrong_key(settings: RoomSettings, details: dict[str, Any]) -> Permiss
         return None
     own = ring.signing_key
     if own is None or not isinstance(key_id, str) or key_id == own.kid:
+        return None
+    if claims.get("iss") != own.iss and not key_id.startswith("dev-"):
         return None
     return with_step(
         PermissionDenied(

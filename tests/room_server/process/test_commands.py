@@ -392,6 +392,22 @@ def test_second_key_is_appended_and_gets_the_issuer_of_the_first(
     assert mode_of(path) == 0o600
 
 
+def test_later_key_has_the_algorithm_of_the_first(toolbus: CommandLine) -> None:
+    for flags in (["--alg", "EdDSA"], [], ["--alg", "ES256"], []):
+        assert toolbus.run_here("key", "create", *flags).code == 0
+    algs = [key.alg for key in KeyRing.load(toolbus.folder / "keys.toml")]
+    assert algs == ["EdDSA", "EdDSA", "ES256", "EdDSA"]
+
+
+def test_no_private_key_is_added_to_public_halves(toolbus: CommandLine) -> None:
+    public = toolbus.folder / "public.toml"
+    KeyRing([Key.generate(kid="one", iss="us", alg="EdDSA").public_half()]).save(public)
+    before = public.read_text()
+    outcome = toolbus.run_here("key", "create", "--out", "public.toml")
+    assert (outcome.code, "only public halves" in outcome.err) == (2, True)
+    assert public.read_text() == before
+
+
 def test_key_with_an_existing_id_is_refused_and_the_file_unchanged(toolbus: CommandLine) -> None:
     path = toolbus.folder / "k.toml"
     add_key(path, Key.generate(kid="one", iss="us"))
@@ -457,7 +473,7 @@ def test_commands_show_and_read_the_alias_of_each_issuer(toolbus: CommandLine) -
         with there.hosting("toolbus_toolkits.clock:clock", "--token", tokens[0]):
             revoke = ("admin", "revoke", "one/ann", "--room", "main")
             assert "alias of another issuer" in shown(*revoke, "--issuer", "two")
-            assert shown(*revoke) == "revoked; closed 1 connection\n"
+            assert shown(*revoke).startswith("revoked; closed 1 connection; tokens of one/ann")
 
 
 # key public
@@ -485,11 +501,28 @@ def test_public_halves_check_tokens_as_a_key_file_and_as_a_key_set(
     assert (claims["sub"], [key.key_id for key in key_set.keys]) == ("ann", ["old", "new"])
 
 
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_public_halves_are_written_to_a_file(toolbus: CommandLine, flags: list[str]) -> None:
+    toolbus.run_here("key", "create", "--alg", "EdDSA")
+    public = toolbus.folder / "public.toml"
+    for _ in range(2):  # a public file is replaced
+        outcome = toolbus.run_here("key", "public", *flags, "--out", "public.toml")
+        assert (outcome.code, outcome.out, outcome.err) == (0, "", "wrote public.toml\n")
+        assert public.read_text() == toolbus.run_here("key", "public", *flags).out
+    public.write_text("[[issuer]]\n")
+    for name in ("public.toml", "keys.toml"):
+        before = (toolbus.folder / name).read_text()
+        outcome = toolbus.run_here("key", "public", *flags, "--out", name)
+        assert (outcome.code, "would be lost" in outcome.err) == (2, True)
+        assert (toolbus.folder / name).read_text() == before
+
+
 def test_file_with_a_shared_secret_has_no_public_halves(toolbus: CommandLine) -> None:
     toolbus.run_here("key", "create", "--alg", "EdDSA")
-    toolbus.run_here("key", "create", "--kid", "shared")
+    toolbus.run_here("key", "create", "--kid", "shared", "--alg", "HS256")
     for flags in ((), ("--json",)):
-        outcome = toolbus.run_here("key", "public", "--keys", "keys.toml", *flags)
+        outcome = toolbus.run_here("key", "public", "--keys", "keys.toml", "--out", "p", *flags)
         assert (outcome.code, outcome.out) == (2, "")
         assert "key 'shared' has no public half" in outcome.err
+        assert not (toolbus.folder / "p").exists()
     assert toolbus.run_here("key", "public", "--keys", "nowhere").code == 2

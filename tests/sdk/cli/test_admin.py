@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import pytest
 
@@ -157,8 +160,8 @@ def test_incomplete_revoke_is_refused(toolbus: CommandLine, arguments: list[str]
 @pytest.mark.parametrize(
     ("issuer", "code", "text"),
     [
-        ([], 0, "revoked; closed 0 connections\n"),
-        (["--issuer", "toolbus-dev"], 0, "revoked; closed 0 connections\n"),
+        ([], 0, r"revoked; closed 0 connections, nobody of that name was connected; tokens .*"),
+        (["--issuer", "toolbus-dev"], 0, r".*; tokens of ghost that are created after .*"),
         (["--issuer", "nope"], 4, "no key of the server has the issuer 'nope'"),
     ],
 )
@@ -168,8 +171,29 @@ def test_revoke_fails_for_an_issuer_without_a_key(
     boss = toolbus.run_here("token", "create", "--name", "boss", "--preset", "full", "--room", "*")
     outcome = toolbus.run_here("admin", "revoke", "ghost", *issuer, "--token", boss.out.strip())
     assert outcome.code == code
-    assert text in (outcome.err if code else outcome.out)
+    assert re.search(text, outcome.err if code else outcome.out)
     assert ("revoked;" in outcome.out) is (code == 0)
+
+
+def test_revoke_says_when_new_tokens_are_accepted(toolbus: CommandLine) -> None:
+    boss = toolbus.run_here("token", "create", "--name", "boss", "--preset", "full", "--room", "*")
+    revoke = ("admin", "revoke", "--token", boss.out.strip())
+    before = time.time()
+    outcome = toolbus.run_here(*revoke, "gone")
+    times = [datetime.fromtimestamp(at + 60, UTC) for at in (before, time.time() + 1)]
+    first, last = (f"{at:%H:%M:%SZ}" for at in times)
+    found = re.search(r"; tokens of gone that are created after (\S+Z) are accepted$", outcome.out)
+    assert found is not None, outcome.out
+    assert first <= found[1] <= last or last < first  # midnight
+    assert toolbus.value_here(*revoke, "gone", "--json") == {"closed": 0}
+    assert toolbus.run_here(*revoke, "--jti", "j").out == "revoked; closed 0 connections\n"
+    for until, code in (("30d", 0), ("2030-01-31T12:00:00Z", 0), ("soon", 2)):
+        assert toolbus.run_here(*revoke, "--jti", "j", "--until", until).code == code
+
+
+def test_revoking_names_the_token_that_it_needs(toolbus: CommandLine) -> None:
+    outcome = toolbus.run_here("admin", "revoke", "ann")
+    assert (outcome.code, "--grant admin --room '*'" in outcome.err) == (3, True)
 
 
 def test_admin_without_the_grant_exits_with_3(toolbus: CommandLine) -> None:

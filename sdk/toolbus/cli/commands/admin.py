@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from contextlib import suppress
 from datetime import UTC, datetime
+from math import ceil
 from typing import Annotated, Any
 
 import typer
 
+from toolbus.auth.token_limits import LEEWAY_S
 from toolbus.chunks.json_values import shown
 from toolbus.cli.columns import counted, show_columns
+from toolbus.cli.commands.token import read_duration_s
 from toolbus.cli.room_options import CommandRoom, RoomOptions, in_room, joins_a_room
 from toolbus.diagnostics.exit_codes import UsageError, with_step
 from toolbus.errors import NotFound
@@ -25,7 +30,8 @@ admin: typer.Typer = typer.Typer(add_completion=False, no_args_is_help=True)
 def _admin() -> None:
     """Administer rooms.
 
-    Needs the grant admin (`toolbus token create --name NAME --grant admin`).
+    Needs the grant admin (`toolbus token create --name NAME --grant admin`); to revoke, for all
+    rooms (--room '*').
     """
 
 
@@ -91,8 +97,8 @@ def _revoke(
         typer.Option(
             metavar="TIME",
             help="When the last life of that token ends, as its claim `until` says: in seconds "
-            "since the epoch, or as 2027-01-31T12:00:00Z. The revocation is stored until then, and "
-            "by default for 400 days.",
+            "since the epoch, as 2027-01-31T12:00:00Z, or from now on as 30d. The revocation is "
+            "stored until then, and by default for 400 days.",
         ),
     ] = None,
 ) -> None:
@@ -108,7 +114,7 @@ def _revoke(
     selected = {name: value for name, value in given.items() if value is not None}
     done = in_room(options, lambda room: room.admin("revoke", **selected))
     if done.get("stored") is False:
-        text = "the revocation counts until the server restarts: its state cannot be written now"
+        text = "not stored yet: it is lost if the server ends before it can write its state"
         typer.echo(text, err=True)
     if done.get("unknown_issuer"):
         error = NotFound(
@@ -119,19 +125,29 @@ def _revoke(
         )
         step = "--issuer is the `iss` of a key of the server, not its alias; or write ALIAS/NAME"
         raise with_step(error, step)
-    _print(options, done, f"revoked; closed {counted(done['closed'], 'connection')}")
+    text = f"revoked; closed {counted(done['closed'], 'connection')}"
+    if participant is not None:
+        if not done["closed"]:
+            text = f"{text}, nobody of that name was connected"
+        # Clocks may differ, so the server revokes tokens too that are created a little later.
+        after = datetime.fromtimestamp(ceil(time.time() + LEEWAY_S), UTC)
+        who = one_line(participant)
+        text = f"{text}; tokens of {who} that are created after {after:%H:%M:%SZ} are accepted"
+    _print(options, done, text)
 
 
 def _read_time(text: str) -> float:
     """Return seconds since the epoch. Raises UsageError."""
+    if text.replace(".", "", 1).isdigit():
+        return float(text)
+    with suppress(ValueError):
+        return time.time() + read_duration_s(text)
     try:
-        if text.replace(".", "", 1).isdigit():
-            return float(text)
         found = datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(
-            f"--until {shown(text)} is not a time: write seconds since the epoch, or"
-            " 2027-01-31T12:00:00Z"
+            f"--until {shown(text)} is not a time: write seconds since the epoch,"
+            " 2027-01-31T12:00:00Z or 30d"
         ) from None
     return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 

@@ -32,7 +32,7 @@ from toolbus.auth.keys import KeyRing
 from toolbus.auth.participant_names import name_fault
 from toolbus.auth.token_limits import LATEST_TIME, LEEWAY_S
 from toolbus.cli.arguments import read_file
-from toolbus.cli.columns import show_columns, span_text
+from toolbus.cli.columns import show_columns
 from toolbus.cli.room_options import RoomOptions, joins_a_room
 from toolbus.client.connect_errors import (
     certificate_text,
@@ -44,7 +44,7 @@ from toolbus.client.connect_errors import (
 from toolbus.diagnostics.checks import CHECKS, Check, CheckFailed, Finding, run_checks
 from toolbus.diagnostics.exit_codes import ExitCode, UsageError, certificate_step
 from toolbus.diagnostics.join_errors import (
-    TokenExpired,
+    REFUSED_STEP,
     key_id_text,
     last_life_left_s,
     lifetime_text,
@@ -53,10 +53,11 @@ from toolbus.diagnostics.join_errors import (
     rooms_text,
     token_rooms,
 )
+from toolbus.diagnostics.spans import span_text
 from toolbus.diagnostics.user_code_errors import error_text
 from toolbus.errors import PermissionDenied, RoomException
 from toolbus.room.room_client import RoomClient
-from toolbus.settings import VARIABLES, RoomSettings
+from toolbus.settings import DEV_KEY_ORIGIN, VARIABLES, RoomSettings
 from toolbus.transport.addresses import connect_to_host
 from toolbus.untrusted_text import json_text, one_line
 from toolbus.wire import PROTOCOL_HEADER
@@ -71,6 +72,8 @@ _KEY_SET_AGE = re.compile(
 )
 _OLD_KEY_SET_S = 900.0
 """Three requests of the server have failed by then."""
+_SOON_S = 14 * 86_400
+"""Someone has to create a new token by hand, and may be away for as long."""
 _MAX_METRICS_BYTES = 262_144
 """The address may be that of any server, which could answer without end."""
 
@@ -256,7 +259,7 @@ async def _check_token(context: _Context) -> str:
     left_s = last_life_left_s(claims) or -LEEWAY_S
     if not lifetime and left_s <= -LEEWAY_S:
         raise CheckFailed(
-            f"the token expired {round(now - expires_at)} s ago",
+            f"the token expired {span_text(now - expires_at, 2)} ago",
             "create a new one: `toolbus token create`",
         )
     if not is_own:
@@ -277,7 +280,9 @@ async def _check_token(context: _Context) -> str:
 async def _check_port(context: _Context) -> str:
     assert context.target is not None
     url = context.target.url
-    start = f"`{serve_command(url)}` starts a server; is --url (TOOLBUS_URL) correct?"
+    start = "start the server; is --url (TOOLBUS_URL) correct?"
+    if context.settings is None or context.settings.token_from == DEV_KEY_ORIGIN:
+        start = f"`{serve_command(url)}` starts a server; is --url (TOOLBUS_URL) correct?"
     try:
         head = await _http_response(url, f"/rooms/{context.target.room}")
     except TimeoutError:
@@ -417,28 +422,16 @@ async def _check_room(context: _Context) -> str:
                 context.until = until
             return f"joined {room.room} as {room.me.full_name}"
     except PermissionDenied as error:
-        repair = _room_repair(error)
-        if "room" not in context.claims and error.details.get("status") == 401:
-            repair = (
-                "the log of the server has the reason, such as no_rule: `toolbus token inspect"
-                " TOKEN --keys FILE` with the key file of the server shows what is wrong"
-            )
-        raise CheckFailed(error.message, repair) from None
+        raise CheckFailed(error.message, _room_repair(error)) from None
     except (RoomException, TimeoutError) as error:
         found = str(error) or "the server did not accept the connection in time"
         raise CheckFailed(found, "check the server's log") from None
 
 
 def _room_repair(error: PermissionDenied) -> str:
-    if isinstance(error, TokenExpired):
-        return error.next_step
     match error.details.get("status"):
         case 401:
-            return (
-                "the token has not expired, so it was revoked, or its key is not on the server: "
-                "create a new one with a key of the server (--keys on both sides), or use the same "
-                "TOOLBUS_HOME as `toolbus serve --dev`"
-            )
+            return getattr(error, "next_step", REFUSED_STEP)
         case 403:
             return "create a token for this room: `toolbus token create --room`"
         case 404 | 426:
@@ -454,11 +447,16 @@ async def _check_renewal(context: _Context) -> str:
         return "makes new tokens itself, for as long as the server trusts its key"
     if context.until is not None:
         life_s = claims["exp"] - claims["iat"]
-        return (
+        text = (
             f"can go on until {_time_text(context.until)} without a newer token, while the server"
-            f" stores its state and trusts key {context.key_id!r}; not after {span_text(life_s)}"
+            f" stores its state and trusts key {context.key_id!r}; not after {span_text(life_s, 2)}"
             " without a connection"
         )
+        soon_s = min(_SOON_S, (context.until - claims["iat"]) / 10)
+        if context.until - time.time() < soon_s:
+            repair = "create a new token: `toolbus token create` with the same flags and --until"
+            raise CheckFailed(text, repair, status="warn")
+        return text
     text = f"can go on until {_time_text(claims['exp'])}"
     if last_life_left_s(claims) is not None:
         repair = "start the server with --state FOLDER, or with --redis"
@@ -471,7 +469,7 @@ async def _check_renewal(context: _Context) -> str:
 
 
 def _time_text(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M", time.localtime(at))
+    return time.strftime("%Y-%m-%d %H:%MZ", time.gmtime(at))
 
 
 async def _check_grants(context: _Context) -> str:

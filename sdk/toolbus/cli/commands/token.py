@@ -8,18 +8,24 @@ import shlex
 import stat
 import sys
 import time
+from collections.abc import Iterator
+from difflib import get_close_matches
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from toolbus.atomic_file import write_atomically
+from toolbus.auth.claim_rules import claim_fault
 from toolbus.auth.grant_options import FLAGS, read_scope
+from toolbus.auth.jws import read_header
+from toolbus.auth.key_sets import Issuer
 from toolbus.auth.keys import KeyRing
 from toolbus.auth.participant_names import full_name, name_fault
 from toolbus.auth.tokens import (
+    AUDIENCE,
     LEEWAY_S,
     MAX_JWT_BYTES,
     MAX_TOKEN_LIFE_S,
@@ -29,10 +35,11 @@ from toolbus.auth.tokens import (
     TokenRefused,
     VerifiedToken,
 )
+from toolbus.cli.columns import counted
 from toolbus.cli.completion import complete_grant, complete_preset
 from toolbus.cli.error_report import reporting, writing
 from toolbus.diagnostics.checks import CHECKS
-from toolbus.diagnostics.exit_codes import UsageError
+from toolbus.diagnostics.exit_codes import UsageError, with_step
 from toolbus.diagnostics.join_errors import (
     expired_for_s,
     expiry_text,
@@ -44,10 +51,12 @@ from toolbus.diagnostics.join_errors import (
 from toolbus.diagnostics.user_code_errors import error_text
 from toolbus.errors import PermissionDenied
 from toolbus.settings import DEV_KEYS_FILE, home_of, read_token_file, token_or_file
-from toolbus.untrusted_text import json_text, one_line
+from toolbus.untrusted_text import SHOWN_CHARS, json_text, one_line, shortened
 
 __all__ = ["read_duration_s", "token"]
 
+_MAX_RULES = 8
+"""Of the rules that do not match, which a file may have hundreds of, so many are shown."""
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)")
 _UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -155,12 +164,15 @@ def _create(  # noqa: PLR0913 - a parameter for each flag
         typer.Option(
             help="Leave the file of --out as it is while it has such a token, by one of these keys,"
             " in the first 80 % of its --ttl; a newer one has the same id. For services that start"
-            " again."
+            " again. After a revocation remove the file."
         ),
     ] = False,
     json: _JsonErrors = False,
 ) -> None:
-    """Create a token and print only the token."""
+    """Create a token and print only the token.
+
+    It needs grants: --preset, --allow or --grant.
+    """
     with reporting(as_json=json, local=True):
         if if_needed and out is None:
             raise UsageError("--if-needed is for a file: name it with --out FILE")
@@ -182,7 +194,9 @@ def _create(  # noqa: PLR0913 - a parameter for each flag
             jti = None
             if if_needed and out and (old := _same_token(out, made, until_s, ring)) is not None:
                 # Participants read the file again at 80 % of a life, and then need a newer token.
-                if time.time() < old.issued_at + 0.8 * (old.expires_at - old.issued_at):
+                now = time.time()
+                if now < old.issued_at + 0.8 * (old.expires_at - old.issued_at):
+                    typer.echo(f"kept {out}: {_first_life_text(old, now)}", err=True)
                     return
                 # A service may stay connected with the old one for longer than a life. With
                 # another id the new one would then be refused as unused when it reconnects.
@@ -193,6 +207,8 @@ def _create(  # noqa: PLR0913 - a parameter for each flag
         if out is not None:
             with writing(out):
                 write_atomically(out, f"{jwt}\n".encode(), mode=0o600)
+            if if_needed:
+                typer.echo(f"wrote {out}", err=True)
             return
         typer.echo(jwt)
         _warn_if_readable()
@@ -216,8 +232,9 @@ def _inspect(
     with reporting(as_json=json, local=True):
         text = _read_text(jwt)
         claims = read_claims(text)
+        ring = None if keys is None else _with_key_sets(_load(keys))
         typer.echo(f"key id (kid): {key_id_text(text)}", err=True)
-        if keys is None:
+        if ring is None:
             state = "not checked"
             if (ago_s := expired_for_s(claims)) is not None:
                 state = f"{state}, {expiry_text(claims, ago_s).removeprefix('it ')}"
@@ -226,9 +243,11 @@ def _inspect(
             # Without rooms it is of an identity provider: a rule of the server decides its name.
             if fault is not None and "room" in claims:
                 typer.echo(f"no server accepts this token: the name (sub) {fault}", err=True)
-        else:
-            _check(text, _with_key_sets(_load(keys)))
-        typer.echo(json_text(claims, indent=2))
+        try:
+            if ring is not None:
+                _check(text, ring)
+        finally:
+            typer.echo(json_text(claims, indent=2))
 
 
 def _same_token(
@@ -243,6 +262,11 @@ def _same_token(
         return None
     fields = ("name", "room", "role", "api")
     return old if all(getattr(old, name) == getattr(wanted, name) for name in fields) else None
+
+
+def _first_life_text(token: VerifiedToken, now: float) -> str:
+    text = lifetime_text(token.expires_at, now) or "until now"
+    return text if token.until is None else f"{text} in its first life"
 
 
 def read_duration_s(text: str) -> float:
@@ -309,16 +333,28 @@ def _check(jwt: str, keys: KeyRing) -> None:
         verified = ParticipantToken.from_jwt(jwt, keys, allow_extended=True)
     except TokenRefused as refused:
         # The owner of the keys may know the reason; a server tells it to no client.
+        claims = read_claims(jwt)
+        for line in _faults(refused.reason, jwt, claims, keys):
+            typer.echo(one_line(line), err=True)
         text = f"the token is not valid: {_REASONS[refused.reason]} ({refused.reason})"
-        raise PermissionDenied(text) from refused
+        error = PermissionDenied(text)
+        if "room" not in claims:  # of an identity provider
+            step = "correct the tables [[issuer]] and [[rule]], or get another token of its issuer"
+            error = with_step(error, step)
+        raise error from refused
     now = time.time()
-    text = lifetime_text(verified.expires_at, now) or "until now"
+    text = _first_life_text(verified, now)
+    unknown = "it was revoked"
     if verified.until is not None:
-        left = lifetime_text(verified.until, now)
-        text = f"{text} in its first life; {left} while it is used"
+        left = lifetime_text(verified.until, now) or "until now"
+        text = f"{text}; {left} while it is used"
         if verified.expires_at + LEEWAY_S <= now:
-            text = f"its first life is over: it is valid if it was used since; {left}"
-    typer.echo(f"the token is valid: {text}", err=True)
+            text = f"its first life is over; {left} while it is used"
+            unknown = "it was used in each life, and whether it was revoked"
+    typer.echo(f"signature and claims are valid; {text}", err=True)
+    typer.echo(
+        f"only the server knows whether {unknown}: `toolbus doctor --token FILE` asks it", err=True
+    )
     issuer = keys.issuers.get(verified.issuer)
     rule = None if issuer is None else issuer.rule_of(read_claims(jwt))
     if issuer is None or rule is None:
@@ -330,6 +366,48 @@ def _check(jwt: str, keys: KeyRing) -> None:
         f"{rooms_text(verified.room)}; grants: {json_text(verified.api.to_claims())}",
     ):
         typer.echo(line, err=True)
+
+
+def _faults(
+    reason: RefusalReason, jwt: str, claims: dict[str, Any], keys: KeyRing
+) -> Iterator[str]:
+    """Yield, as lines, which claims or fields a refusal is for, where that can be said."""
+    iss = claims.get("iss")
+    issuer = keys.issuers.get(iss) if isinstance(iss, str) else None
+    match reason:
+        case "unknown_kid" | "wrong_alg" | "wrong_issuer":
+            yield from _key_faults(jwt, claims, keys, issuer)
+        case "wrong_audience":
+            yield claim_fault(claims, "aud", issuer.audience if issuer else AUDIENCE)
+        case "no_rule" if issuer is not None:
+            for rule in issuer.rules[:_MAX_RULES]:
+                yield f"rule {rule.number}: {rule.mismatch(claims)}"
+            if len(issuer.rules) > _MAX_RULES:
+                yield f"and {counted(len(issuer.rules) - _MAX_RULES, 'further rule')}"
+        case "bad_name":
+            found = issuer.rule_of(claims) if issuer else None
+            if found is not None:
+                yield f"rule {found.number}: name: {found.fault_of_name(claims)}"
+            else:
+                yield f"the name (sub) {name_fault(claims.get('sub'))}"
+
+
+def _key_faults(
+    jwt: str, claims: dict[str, Any], keys: KeyRing, issuer: Issuer | None
+) -> Iterator[str]:
+    header, iss = read_header(jwt), claims.get("iss")
+    key = ((issuer.keys if issuer else None) or keys).get(header["kid"])
+    if key is None:
+        known = {*keys.issuers, *(own.iss for own in keys)}
+        if keys.issuers and isinstance(iss, str) and iss not in known:
+            near = get_close_matches(iss, keys.issuers, 1)
+            hint = f": did you mean {near[0]!r}?" if near else ""
+            yield f"no [[issuer]] has the iss {shortened(iss, SHOWN_CHARS)!r}{hint}"
+    elif header.get("alg") != key.alg:
+        alg = shortened(str(header.get("alg")), SHOWN_CHARS)
+        yield f"the algorithm (alg) is {alg}, but the key {key.kid!r} is {key.alg}"
+    else:
+        yield claim_fault(claims, "iss", key.iss)
 
 
 def _with_key_sets(keys: KeyRing) -> KeyRing:
