@@ -6,7 +6,7 @@ import asyncio
 import sqlite3
 import time
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -268,7 +268,7 @@ async def test_two_connections_with_one_token_write_one_row_for_each_life(tmp_pa
         async with joined(server, token), joined(server, token):
             clock.move(5 * LIFE_S)
         await server.server.stop()
-        with sqlite3.connect(tmp_path / "tokens.db") as file:
+        with closing(sqlite3.connect(tmp_path / "tokens.db")) as file:
             ((ends_at,),) = file.execute("SELECT ends_at FROM extensions").fetchall()
         assert ends_at == pytest.approx(clock.now() + LIFE_S, abs=2)
         await server.server.start()
@@ -492,7 +492,7 @@ async def test_a_state_folder_that_cannot_be_used_ends_the_start(
         else:
             async with serving(clock, folder):
                 pass
-            with sqlite3.connect(folder / "tokens.db") as file:
+            with closing(sqlite3.connect(folder / "tokens.db")) as file, file:
                 file.execute(fault)
         for _ in range(2):  # the folder is not left locked
             with pytest.raises(FolderUnavailable, match=words):

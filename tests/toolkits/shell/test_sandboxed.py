@@ -437,7 +437,7 @@ def test_a_sandbox_that_is_none_is_refused_with_words(
 
 
 async def test_a_policy_decides_about_run(project: Path, backend: Backend) -> None:
-    profile = ToolRiskProfile("shell.run", force_backend=backend, max_timeout_s=0.2)
+    profile = ToolRiskProfile("shell.run", force_backend=backend, max_timeout_s=2)
     policy = SandboxPolicy([profile], config=SandboxConfig(network=True))
     result = await _caller(project, sandbox=policy)(command="sleep 100")
     assert (result["sandbox"], result["timed_out"]) == (backend, True)
