@@ -172,7 +172,9 @@ def test_of_two_kinds_that_make_one_file_at_once_one_is_refused(
     def made_meanwhile(connection: sqlite3.Connection) -> bool:
         monkeypatch.setattr(sqlite_files, "_is_empty", is_empty)
         assert is_empty(connection)
-        sqlite_files.SqliteFile(path, replace(FILE, application=7)).connection()
+        other = sqlite_files.SqliteFile(path, replace(FILE, application=7))
+        other.connection()
+        other.close()
         return True
 
     monkeypatch.setattr(sqlite_files, "_is_empty", made_meanwhile)
