@@ -64,7 +64,7 @@ _REPLACED = 4409
 _EVICTED = 4440
 _LEAVING = "the server is shutting down"
 _STORED_S = 5.0
-"""The most that an administrator, or the end of the server, waits for the state to be written."""
+"""The most that the end of the server waits for the state to be written."""
 # Replaces the request of an open session: its headers take memory and contain the token.
 _EMPTY_REQUEST = Request("", Headers())
 
